@@ -1,0 +1,180 @@
+"""The contract of a method: named vectors, one or more phases a round, two pure functions a phase.
+
+Nothing here, and nothing in a method's file, knows about processes, networks or files. A client
+function moves a whole stack of clients: what it receives from the server is `(d,)`, what belongs
+to clients (memory, gradients, replies) is `(C, d)`, and the same line serves both.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedsaddle import keyed
+from fedsaddle.layout import Layout
+from fedsaddle.problems import Batch, Problem
+from fedsaddle.problems.base import Kind as ProblemKind
+
+Vectors = dict[str, Tensor]
+Size = Literal["point", "primal", "dual"] | int
+"""How long a vector is: `d`, `dx`, `dy`, or a plain number."""
+
+
+def length(size: Size, layout: Layout) -> int:
+    """The number of floats of a declared vector."""
+    if isinstance(size, int):
+        return size
+    return {"point": layout.d, "primal": layout.dx, "dual": layout.dy}[size]
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who can take part, and in which named group: a server-side dual may weigh either."""
+
+    able: Tensor
+    """The clients with training rows, rising."""
+    group_names: tuple[str, ...]
+    group_of: Tensor
+    """For each of `able`, the number of its group; without groups every client is its own."""
+
+    def __len__(self) -> int:
+        return len(self.able)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where a run stands: the round's number from 0, the seed, the problem and who is in it."""
+
+    number: int
+    seed: int
+    layout: Layout
+    problem: Problem
+    members: Members
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """The server's own randomness in this round, the same wherever it is asked for."""
+        return keyed.generator(self.seed, purpose, self.number)
+
+
+class Client(Protocol):
+    """What a client function may ask of the clients it moves (one, or a stack)."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def minibatches(self, steps: int) -> Iterator[Batch]:
+        """`steps` minibatches, reshuffled epoch after epoch."""
+        ...
+
+    def gradient(self, z: Tensor, batch: Batch) -> Tensor:
+        """`G(z; batch)`."""
+        ...
+
+    def full_gradient(self, z: Tensor) -> Tensor:
+        """`G(z)` over all the client's training rows."""
+        ...
+
+    def full_loss(self, z: Tensor) -> Tensor:
+        """`f(z)` over all the client's training rows, `(C, 1)`."""
+        ...
+
+    def statistics(self, z: Tensor) -> Tensor:
+        """The problem's statistics over all training rows, `(C, k)`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The accepted replies of one phase, in client order."""
+
+    clients: Tensor
+    vectors: Vectors
+    rows: Tensor
+    draws: Tensor
+    """How often each was drawn: once, unless a phase draws with replacement."""
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def mean(self, name: str, weights: Tensor | None = None) -> Tensor:
+        """The average of one vector over the responders, uniform over draws unless weighted."""
+        stack = self.vectors[name]
+        if weights is None:
+            if bool((self.draws == 1).all()):
+                return stack.mean(dim=0)
+            weights = self.draws
+        weights = weights.to(stack.dtype)
+        return (weights / weights.sum()) @ stack
+
+    def sum(self, name: str) -> Tensor:
+        return self.vectors[name].sum(dim=0)
+
+
+ClientFunction = Callable[[Round, Vectors, Vectors, Client], tuple[Vectors, Vectors]]
+ServerFunction = Callable[[Round, Vectors, Replies], Vectors]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange with a set of clients.
+
+    `client(round, received, memory, client) → reply, memory`;
+    `server(round, state, replies) → state`.
+    `down` and `up` name the vectors on the wire. A name in `kept` is one that the client keeps
+    (until its memory's next era): it goes down only to clients that do not hold it yet.
+    """
+
+    name: str
+    down: Mapping[str, Size]
+    up: Mapping[str, Size]
+    client: ClientFunction
+    server: ServerFunction
+    kept: tuple[str, ...] = ()
+    trains: bool = True
+    """Whether local training happens, so that carried values (BatchNorm) come back up."""
+    everyone: bool = False
+    """Whether all clients are asked, whatever the number selected per round."""
+    draw: Callable[[Vectors, Members], Tensor] | None = None
+    """Probabilities of the members: clients are then drawn by them, with replacement."""
+
+
+class Algorithm(BaseModel):
+    """A method: hyper-parameters are fields; `start`, `phases` and `output` are the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    solves: ClassVar[frozenset[ProblemKind]] = frozenset({"auc", "minimax", "risk"})
+    batch_size: int = Field(
+        32,
+        ge=0,
+        description="rows of a minibatch (0: all rows); smaller clients use what they have",
+    )
+
+    def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
+        """The server's state before the first round; `z` is always part of it."""
+        return {"z": z}
+
+    def memory(self) -> Mapping[str, Size]:
+        """What a client remembers between its rounds; zero until it has taken part."""
+        return {}
+
+    def phases(self, number: int) -> tuple[Phase, ...]:
+        """The exchanges of round `number`, in order."""
+        raise NotImplementedError
+
+    def output(self, state: Vectors) -> Tensor:
+        """The point the method returns."""
+        return state["z"]
+
+    def observe(self, state: Vectors, members: Members) -> dict[str, float]:
+        """Figures of the method's own for the metrics, such as the weight of every client."""
+        return {}
+
+    def era(self, number: int) -> int:
+        """Client memory and kept vectors live as long as this number stays the same."""
+        return 0

@@ -1,0 +1,89 @@
+"""The ``[data]`` section of a configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class DataOptions(BaseModel):
+    """Where the data come from, how they are shared among clients, and how they are split.
+
+    >>> DataOptions(source="digits", positive="3").clients
+    8
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    source: str | list[str] = Field(
+        "breast-cancer",
+        description="Bundled name, or path, list of paths, folder or glob of CSV, Parquet or NPZ "
+        "files (several files: one per site, named by the file).",
+    )
+    root: Path | None = Field(
+        None,
+        description="Folder with downloaded data sets (default: $FEDSADDLE_DATA, else 'data').",
+    )
+    label: str | None = Field(
+        None, description="Label column (default: 'label'; in an NPZ file the array 'y')."
+    )
+    positive: str | None = Field(
+        None,
+        description="Label value that counts as positive; all others are negative (default: 1, "
+        "yes or true, else the rarer value; digits: 8).",
+    )
+    client: str | None = Field(
+        None,
+        description="Column that names each row's client (in an NPZ file: array, 'client').",
+    )
+    drop: list[str] = Field([], description="Columns to leave out.")
+    numeric: list[str] = Field([], description="Columns to read as numbers; text is an error.")
+    categorical: list[str] = Field([], description="Columns to read as categories.")
+    zero_is_missing: list[str] = Field([], description="Columns in which 0 means not measured.")
+    max_categories: int = Field(
+        50, ge=1, description="Most categories of one column before it is refused."
+    )
+    partition: Literal["iid", "column", "sorted", "dirichlet"] | None = Field(
+        None,
+        description="How rows are dealt to clients (default: 'column', the source's own clients, "
+        "if it has any, else 'dirichlet').",
+    )
+    clients: int = Field(
+        8, ge=1, description="Number of clients (partitions iid, sorted, dirichlet)."
+    )
+    alpha: float = Field(
+        0.5,
+        gt=0,
+        allow_inf_nan=False,
+        description="Dirichlet partition: small is uneven, large is even.",
+    )
+    similarity: float = Field(
+        0.0, ge=0, le=1, description="Sorted partition: share of the rows dealt iid first."
+    )
+    positive_ratio: float | None = Field(
+        None, gt=0, lt=1, description="Drop rows at random until this share is positive."
+    )
+    test: float = Field(0.25, ge=0, lt=1, description="Share of each client's rows for testing.")
+    validation: float = Field(
+        0.1, ge=0, lt=1, description="Share of each client's rows for validation."
+    )
+    standardise: bool = Field(
+        True, description="Scale numeric columns to mean 0 and deviation 1 over all sites."
+    )
+
+    @model_validator(mode="after")
+    def _some_rows_train(self) -> DataOptions:
+        if self.test + self.validation >= 1:
+            raise ValueError(
+                f"test ({self.test}) and validation ({self.validation}) together must stay "
+                "below 1, or no row is left for training"
+            )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where downloaded data sets are: ``root``, else $FEDSADDLE_DATA, else ``data``."""
+        return self.root or Path(os.environ.get("FEDSADDLE_DATA") or "data")

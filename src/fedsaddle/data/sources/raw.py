@@ -1,0 +1,62 @@
+"""What every source hands over: rows as found, before labels, clients and scaling are settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsaddle.data.preprocess import texts
+from fedsaddle.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one file, under the name that error messages use."""
+
+    where: str
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A source's rows.
+
+    ``table`` has features in columns, to be preprocessed, and each row's number in its file as
+    index; ``array`` has features ready for use. One of the two is given. ``labels`` and
+    ``clients`` are text, one per row, or None when the source has none.
+    """
+
+    source: str
+    parts: tuple[Part, ...]
+    table: pd.DataFrame | None = None
+    array: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    clients: np.ndarray | None = None
+    positive: str | None = None
+    categorical: tuple[str, ...] = ()
+    zero_is_missing: tuple[str, ...] = ()
+
+
+def text_column(frame: pd.DataFrame, name: str, option: str, where: str) -> np.ndarray:
+    """A column that must have a value in every row (a label, a client), as text."""
+    if name not in frame.columns:
+        raise UserError(
+            f"data.{option}: {where} has no column '{name}'; {nearest(name, list(frame.columns))}"
+        )
+    return all_present(texts(frame[name]), name, option, where)
+
+
+def all_present(values: np.ndarray, name: str, option: str, where: str) -> np.ndarray:
+    """The values, unless one is missing."""
+    for row, value in enumerate(values, start=1):
+        if value is None:
+            raise UserError(
+                f"{where}: the {option} '{name}' is missing in row {row}; "
+                "fill it in or remove the row."
+            )
+    return values

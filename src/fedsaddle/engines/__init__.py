@@ -1,0 +1,7 @@
+"""Who computes: given a phase, an engine gets replies from clients."""
+
+from fedsaddle.engines.base import Engine
+from fedsaddle.engines.options import EngineOptions
+from fedsaddle.engines.simulation import Simulation
+
+__all__ = ["Engine", "EngineOptions", "Simulation"]

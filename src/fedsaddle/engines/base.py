@@ -1,0 +1,42 @@
+"""What a run asks of an engine. Nothing else differs between one laptop and ten hospitals."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedsaddle.algorithms import Phase
+from fedsaddle.algorithms.base import Vectors
+from fedsaddle.federation import Answer
+from fedsaddle.metrics import SiteEvaluation
+
+
+class Engine(Protocol):
+    def ask(
+        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+    ) -> list[Answer]:
+        """These clients' replies in round `number`; what they would remember is held back until `commit`."""
+        ...
+
+    def commit(self, clients: np.ndarray) -> None:
+        """These clients' replies were used: their new memory becomes theirs."""
+        ...
+
+    def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
+        """Every site's own counts and sums for one split ("train", "validation", "test")."""
+        ...
+
+    def objective(self, z: Tensor, carried: Tensor) -> float:
+        """`mean_i f_i(z)` over training rows (of a fixed sample of clients when there are many)."""
+        ...
+
+    def memory_state(self) -> Vectors:
+        """All clients' memory, for a checkpoint."""
+        ...
+
+    def load_memory(self, vectors: Mapping[str, Tensor]) -> None:
+        """Take up the memory of a checkpoint."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,154 @@
+"""The client side of a phase: draws batches and answers for a stack of clients."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsaddle.algorithms import Algorithm, Members, Round
+from fedsaddle.algorithms.base import Vectors
+from fedsaddle.algorithms.refresh import phases_of_round
+from fedsaddle.data import FederatedData
+from fedsaddle.keyed import generator
+from fedsaddle.layout import Layout
+from fedsaddle.problems import Batch, Problem
+from fedsaddle.problems.oracle import Mode, Oracle
+
+FULL_BATCH = 1024
+"""Rows per pass where all of a client's rows are used: large enough to fill the processor."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every client-side process holds for a whole run."""
+
+    problem: Problem
+    algorithm: Algorithm
+    data: FederatedData
+    layout: Layout
+    members: Members
+    seed: int
+    mode: Mode = "stack"
+
+    def batch_rows(self, client: int) -> int:
+        """The size of a client's minibatches: what was asked for, or all it has."""
+        rows = int(self.data.train.offsets[client + 1] - self.data.train.offsets[client])
+        return min(self.algorithm.batch_size or rows, rows)
+
+
+def reshuffled(rows: np.ndarray, wanted: int, random: np.random.Generator) -> np.ndarray:
+    """`wanted` rows in random order without replacement, epoch after epoch.
+
+    >>> drawn = reshuffled(np.array([4, 5, 6]), 7, np.random.default_rng(0))
+    >>> sorted(drawn[:3].tolist()), sorted(drawn[3:6].tolist()), len(drawn)
+    ([4, 5, 6], [4, 5, 6], 7)
+    """
+    if wanted <= len(rows):
+        return rows[random.choice(len(rows), wanted, replace=False)]
+    epochs = [random.permutation(rows) for _ in range(-(-wanted // len(rows)))]
+    return np.concatenate(epochs)[:wanted]
+
+
+class ClientStack:
+    """A stack of clients with batches of one size, as a method's client function sees it."""
+
+    def __init__(
+        self, setup: Setup, clients: np.ndarray, carried: Tensor, number: int, phase: str
+    ) -> None:
+        self._setup, self._clients = setup, clients
+        self._number, self._phase = number, phase
+        self._oracle = Oracle(setup.problem, setup.layout, setup.mode)
+        self.layout = setup.layout
+        self.carried = carried.expand(len(clients), -1)
+
+    def _points(self, z: Tensor) -> Tensor:
+        return z.expand(len(self._clients), -1)
+
+    def _gather(self, rows: np.ndarray) -> Batch:
+        index = torch.from_numpy(rows).to(self.layout.device)
+        data = self._setup.data
+        inputs = data.inputs[index.reshape(-1)].reshape(*rows.shape, *data.inputs.shape[1:])
+        return Batch(inputs, data.labels[index])
+
+    def minibatches(self, steps: int) -> Iterator[Batch]:
+        size = self._setup.batch_rows(int(self._clients[0]))
+        drawn = np.stack([self._drawn(int(client), steps * size) for client in self._clients])
+        for step in range(steps):
+            yield self._gather(drawn[:, step * size : (step + 1) * size])
+
+    def _drawn(self, client: int, wanted: int) -> np.ndarray:
+        key = ("batches", client, self._number, self._phase)
+        rows = self._setup.data.train[client]
+        return reshuffled(rows, wanted, generator(self._setup.seed, *key))
+
+    def gradient(self, z: Tensor, batch: Batch) -> Tensor:
+        _, gradient, self.carried = self._oracle.gradient(self._points(z), self.carried, batch)
+        return gradient
+
+    def full_gradient(self, z: Tensor) -> Tensor:
+        points, gradient = self._points(z), torch.zeros_like(self._points(z))
+        for group, batch, share in self._full_batches():
+            _, part, _ = self._oracle.gradient(points[group], self.carried[group], batch)
+            gradient[group] += share * part
+        return gradient
+
+    def full_loss(self, z: Tensor) -> Tensor:
+        points, loss = self._points(z), self._points(z).new_zeros(len(self._clients), 1)
+        for group, batch, share in self._full_batches():
+            part = self._oracle.loss(points[group], self.carried[group], batch)
+            loss[group] += share * part.unsqueeze(1)
+        return loss
+
+    def statistics(self, z: Tensor) -> Tensor:
+        points = self._points(z)
+        total = points.new_zeros(len(self._clients), self._setup.problem.n_statistics)
+        for group, batch, _ in self._full_batches():
+            total[group] += self._oracle.statistics(points[group], self.carried[group], batch)
+        return total
+
+    def _full_batches(self) -> Iterator[tuple[list[int], Batch, float]]:
+        """All rows in large passes: clients of one size together, and each pass's share of them."""
+        all_rows = [self._setup.data.train[int(client)] for client in self._clients]
+        for size in sorted({len(rows) for rows in all_rows}):
+            group = [j for j, rows in enumerate(all_rows) if len(rows) == size]
+            stacked = np.stack([all_rows[j] for j in group])
+            for start in range(0, size, FULL_BATCH):
+                rows = stacked[:, start : start + FULL_BATCH]
+                yield group, self._gather(rows), rows.shape[1] / size
+
+
+def run_stack(
+    setup: Setup,
+    phase_name: str,
+    number: int,
+    clients: np.ndarray,
+    received: Vectors,
+    memory: Vectors,
+) -> tuple[Vectors, Vectors]:
+    """One phase's client function for one stack: its reply and its new memory, on the CPU."""
+    phases = phases_of_round(setup.algorithm, setup.problem, number)
+    phase = next(phase for phase in phases if phase.name == phase_name)
+    layout = setup.layout
+    received = {name: vector.to(layout.device) for name, vector in received.items()}
+    memory = {name: vector.to(layout.device) for name, vector in memory.items()}
+    nothing = torch.zeros(0, dtype=layout.dtype, device=layout.device)
+    stack = ClientStack(setup, clients, received.pop("carried", nothing), number, phase_name)
+    at = Round(number, setup.seed, layout, setup.problem, setup.members)
+    with torch.random.fork_rng(devices=[]):  # dropout: keyed by the stack, not by the order of work
+        noise = generator(setup.seed, "noise", int(clients[0]), number, phase_name)
+        torch.manual_seed(int(noise.integers(2**62)))
+        reply, memory = phase.client(at, received, memory, stack)
+    reply = {name: reply[name] for name in phase.up if name in reply}
+    if layout.n_carried and phase.trains:
+        reply["carried"] = stack.carried
+    return _to_cpu(reply, len(clients)), _to_cpu(memory, len(clients))
+
+
+def _to_cpu(vectors: Vectors, n_clients: int) -> Vectors:
+    """A row per client, also where all clients' rows are one and the same vector."""
+    return {
+        name: (vector.expand(n_clients, -1) if vector.ndim == 1 else vector).cpu()
+        for name, vector in vectors.items()
+    }

@@ -1,0 +1,8 @@
+"""Who takes part, who answers, which replies count, and what was sent."""
+
+from fedsaddle.federation.ledger import Ledger
+from fedsaddle.federation.options import FederationOptions
+from fedsaddle.federation.participation import answering, select
+from fedsaddle.federation.screening import Answer, Refusal, screen
+
+__all__ = ["Answer", "FederationOptions", "Ledger", "Refusal", "answering", "screen", "select"]

@@ -1,0 +1,79 @@
+"""The ledger: what was sent, in floats and bytes, up and down, in every phase of every round."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsaddle.algorithms.base import Phase, length
+from fedsaddle.layout import Layout
+
+Entry = dict[str, Any]
+
+
+def wire_down(phase: Phase, layout: Layout) -> dict[str, int]:
+    """Length of every vector that goes to a client in this phase."""
+    sizes = {name: length(size, layout) for name, size in phase.down.items()}
+    return sizes | ({"carried": layout.n_carried} if layout.n_carried else {})
+
+
+def wire_up(phase: Phase, layout: Layout) -> dict[str, int]:
+    """Length of every vector that a client sends back in this phase."""
+    sizes = {name: length(size, layout) for name, size in phase.up.items()}
+    return sizes | ({"carried": layout.n_carried} if layout.n_carried and phase.trains else {})
+
+
+@dataclass
+class Ledger:
+    """Running totals. Down counts every selected client, up every reply that arrived.
+
+    `holders` notes in which era a client received the kept vectors, which are sent once an era.
+    """
+
+    layout: Layout
+    totals: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("floats_down", "floats_up", "bytes_down", "bytes_up"), 0
+        )
+    )
+    holders: dict[int, int] = field(default_factory=dict)
+
+    def charge(
+        self,
+        phase: Phase,
+        number: int,
+        era: int,
+        attempt: int,
+        selected: np.ndarray,
+        arrived: Iterable[int],
+        refused: Mapping[int, str],
+    ) -> Entry:
+        """Book one attempt at a phase; the entry says who was asked, who answered, what it cost."""
+        down = wire_down(phase, self.layout)
+        once = sum(size for name, size in down.items() if name in phase.kept)
+        every = sum(down.values()) - once
+        newcomers = [client for client in selected.tolist() if self.holders.get(client) != era]
+        answered = [int(client) for client in arrived]
+        if phase.kept:
+            self.holders.update(dict.fromkeys(answered, era))
+        floats_down = every * len(selected) + once * len(newcomers)
+        floats_up = sum(wire_up(phase, self.layout).values()) * len(answered)
+        width = self.layout.dtype.itemsize
+        cost = {
+            "floats_down": floats_down,
+            "floats_up": floats_up,
+            "bytes_down": floats_down * width,
+            "bytes_up": floats_up * width,
+        }
+        for name, amount in cost.items():
+            self.totals[name] += amount
+        return {
+            "round": number + 1,
+            "phase": phase.name,
+            "attempt": attempt,
+            "selected": selected.tolist(),
+            "answered": answered,
+            "refused": {str(client): reason for client, reason in refused.items()},
+            **cost,
+        }

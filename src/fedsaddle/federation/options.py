@@ -1,0 +1,37 @@
+"""The `[federation]` section."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class FederationOptions(BaseModel):
+    """Selection, availability and the enough-responses rule."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients_per_round: int = Field(
+        0, ge=0, description="clients selected in each phase (0: all that have training rows)"
+    )
+    enough: float = Field(
+        1.0, gt=0, le=1, description="go on with the first this share of the selected clients"
+    )
+    quorum: float = Field(
+        0.5, ge=0, le=1, description="below this share of good replies the phase is tried again"
+    )
+    retries: int = Field(3, ge=0, description="how often, before the run stops")
+    availability: Literal["always", "uniform-response", "dropout"] = Field(
+        "always",
+        description="who answers: all; ⌈p·selected⌉ with p uniform on [0.5, 1] (CDMA); "
+        "each client but for its dropout probability",
+    )
+    dropout: float | dict[str, float] = Field(
+        0.1, description="probability of no answer: one number, or one per client name"
+    )
+    groups: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="clients by group name, for methods that weigh groups; else each is its own",
+    )
+    max_norm: float | None = Field(
+        None, gt=0, description="a reply with a longer vector is refused"
+    )

@@ -1,0 +1,155 @@
+"""What is optimised: `min_x max_y mean_i f_i(x, y)`.
+
+A problem names its variables, gives their start, and the loss of one batch. That is all a user has
+to write:
+
+>>> class Quadratic(Problem):
+...     def start(self, generator):
+...         return {"x": torch.zeros(2)}, {"y": torch.zeros(2)}
+...     def loss(self, x, y, batch):
+...         target = batch.inputs.mean(0)
+...         pull = (x["x"] - target).square().sum()
+...         return pull / 2 + x["x"] @ y["y"] - y["y"].square().sum() / 2
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from fedsaddle.layout import Layout, Named, Projection
+
+Kind = Literal["auc", "minimax", "risk"]
+"""auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual."""
+
+
+class Batch(NamedTuple):
+    """Rows of one client: `inputs (b, ...)` and `labels (b,)`."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+class DataFacts(Protocol):
+    """What a problem may know of the data: totals over all clients, never rows."""
+
+    @property
+    def positive_ratio(self) -> float: ...
+    @property
+    def n_classes(self) -> int: ...
+    @property
+    def task(self) -> str: ...
+
+
+class Problem(BaseModel):
+    """A federated saddle problem; fields of a subclass are its options.
+
+    `x` and `y` are dictionaries of named tensors; what `carried` names is found in `x` too.
+    `f_i` is the mean of `loss` over client i's rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[Kind] = "minimax"
+    task: ClassVar[str] = "none"
+
+    def start(self, generator: torch.Generator) -> tuple[Named, Named]:
+        """The initial primal and dual variables, by name."""
+        raise NotImplementedError
+
+    def loss(self, x: Named, y: Named, batch: Batch) -> Tensor:
+        """The scalar `f(x, y)` on one batch."""
+        raise NotImplementedError
+
+    def carried(self) -> Named:
+        """Initial values that travel with the point but are not moved by gradients."""
+        return {}
+
+    def projections(self) -> Mapping[str, Projection]:
+        """Constraint sets, by variable name."""
+        return {}
+
+    def prepare(self, facts: DataFacts) -> Self:
+        """This problem with what it needs to know of all clients' data filled in."""
+        return self
+
+    def predict(self, x: Named, inputs: Tensor) -> Tensor | None:
+        """Logits `(n,)` (binary), `(n, classes)`, or None where nothing is predicted."""
+        return None
+
+    @property
+    def predicts(self) -> bool:
+        """Whether `predict` gives anything, so that AUC or accuracy can be measured."""
+        return type(self).predict is not Problem.predict
+
+    def statistics(self, x: Named, batch: Batch) -> Tensor:
+        """Sums over rows that a client reports before each round, where `refresh` needs them."""
+        raise NotImplementedError
+
+    def refresh(self, carried: Named, total: Tensor) -> Named:
+        """New carried values from the sum of the clients' statistics."""
+        return carried
+
+    @property
+    def n_statistics(self) -> int:
+        """How many sums `statistics` gives."""
+        return 0
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether every round starts with `statistics` and `refresh`."""
+        return False
+
+    @property
+    def vectorises(self) -> bool:
+        """Whether the loss of a stack of clients may run as one `torch.vmap`."""
+        return True
+
+    def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
+        """Where each variable sits in the flat vectors."""
+        x, y = self.start(torch.Generator().manual_seed(0))
+        return Layout(
+            primal={name: tuple(value.shape) for name, value in x.items()},
+            dual={name: tuple(value.shape) for name, value in y.items()},
+            carried={name: tuple(value.shape) for name, value in self.carried().items()},
+            projections=self.projections(),
+            dtype=dtype,
+        )
+
+
+class NetworkProblem(Problem):
+    """A problem whose primal variables are the parameters of a network (and what a subclass adds).
+
+    The network's buffers (BatchNorm statistics) are carried.
+    """
+
+    model: nn.Module = Field(exclude=True, description="the network to train")
+
+    def start(self, generator: torch.Generator) -> tuple[Named, Named]:
+        return {k: v.detach().clone() for k, v in self.model.named_parameters()}, {}
+
+    def carried(self) -> Named:
+        return {name: value.detach().clone() for name, value in self.model.named_buffers()}
+
+    @property
+    def vectorises(self) -> bool:
+        # vmap normalises each client by its own batch but loses the running statistics
+        return not any(
+            isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+            for module in self.model.modules()
+        )
+
+    def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
+        """The network's outputs with the parameters and buffers found in `x`."""
+        if self.model.training != training:
+            self.model.train(training)
+        names = (*dict(self.model.named_parameters()), *dict(self.model.named_buffers()))
+        weights: Any = {name: x[name] for name in names}
+        outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+        return outputs
+
+    def predict(self, x: Named, inputs: Tensor) -> Tensor | None:
+        return self.forward(x, inputs, training=False)

@@ -1,0 +1,81 @@
+"""The saddle-gradient oracle: `G(z; B) = (∇x f, −∇y f)` for a stack of clients at once.
+
+Descent on x and ascent on y are then the single step `z − η·G`. The sign is turned here, once.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedsaddle.layout import Layout
+from fedsaddle.problems.base import Batch, Problem
+
+Mode = Literal["stack", "loop"]
+
+
+class Oracle:
+    """Losses and saddle gradients of C clients, each at its own point on its own batch.
+
+    `z` is `(C, d)`, `carried` is `(C, n)`, a batch's tensors are `(C, b, ...)`. In "stack" mode the
+    forward pass runs under `torch.vmap`; a problem that cannot be vectorised falls back to "loop",
+    one client after another, with the same results up to rounding, and says so once.
+    """
+
+    def __init__(self, problem: Problem, layout: Layout, mode: Mode = "stack") -> None:
+        self.problem, self.layout = problem, layout
+        self.mode: Mode = mode if problem.vectorises else "loop"
+
+    def _loss(self, z: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        # cloned, for a network in training mode updates its statistics in place
+        x, y = self.layout.unflatten(z, carried.clone())
+        loss = self.problem.loss(x, y, Batch(*batch))
+        return loss, self.layout.flatten_carried(x)
+
+    def _statistics(self, z: Tensor, carried: Tensor, *batch: Tensor) -> Tensor:
+        x, _ = self.layout.unflatten(z, carried)
+        return self.problem.statistics(x, Batch(*batch))
+
+    def _stacked(self, function: Callable[..., Any], *stacks: Tensor) -> Any:
+        """`function` for every client of the stack."""
+        if self.mode == "stack" and stacks[0].shape[0] > 1:
+            try:
+                return torch.vmap(function, randomness="different")(*stacks)
+            except RuntimeError as error:
+                looped = self._looped(function, *stacks)  # a real mistake raises here, by itself
+                warnings.warn(
+                    f"{type(self.problem).__name__} cannot be vectorised over clients, "
+                    f"running them one by one ({str(error).splitlines()[0]})",
+                    stacklevel=2,
+                )
+                self.mode = "loop"
+                return looped
+        return self._looped(function, *stacks)
+
+    @staticmethod
+    def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:
+        results = [function(*row) for row in zip(*stacks, strict=True)]
+        if isinstance(results[0], tuple):
+            return tuple(torch.stack(column) for column in zip(*results, strict=True))
+        return torch.stack(results)
+
+    def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
+        z = z.detach().requires_grad_()
+        losses, carried = self._stacked(self._loss, z, carried, *batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), z)
+        gradient[:, self.layout.dx :].neg_()
+        return losses.detach(), gradient, carried.detach()
+
+    def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """Losses `(C,)` alone."""
+        with torch.no_grad():
+            losses, _ = self._stacked(self._loss, z, carried, *batch)
+        return torch.as_tensor(losses)
+
+    def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """The problem's statistics `(C, k)`."""
+        with torch.no_grad():
+            return torch.as_tensor(self._stacked(self._statistics, z, carried, *batch))

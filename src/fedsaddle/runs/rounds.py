@@ -1,0 +1,101 @@
+"""The life of a round: select, ask, screen, move the server, write it down. It exists once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedsaddle.algorithms import Algorithm, Phase, Replies, Round
+from fedsaddle.algorithms.base import Members, Vectors
+from fedsaddle.algorithms.refresh import phases_of_round
+from fedsaddle.engines import Engine
+from fedsaddle.errors import UserError
+from fedsaddle.federation import FederationOptions, Ledger, answering, screen, select
+from fedsaddle.federation.ledger import Entry, wire_up
+from fedsaddle.layout import Layout
+from fedsaddle.problems import Problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What stays the same in every round of a run."""
+
+    problem: Problem
+    algorithm: Algorithm
+    layout: Layout
+    federation: FederationOptions
+    names: tuple[str, ...]
+    train_rows: np.ndarray
+    members: Members
+    seed: int
+
+
+def run_round(
+    plan: Plan, engine: Engine, ledger: Ledger, state: Vectors, number: int
+) -> tuple[Vectors, list[Entry]]:
+    """The server's state after round `number`, and the ledger's entries for it."""
+    at = Round(number, plan.seed, plan.layout, plan.problem, plan.members)
+    entries: list[Entry] = []
+    for phase in phases_of_round(plan.algorithm, plan.problem, number):
+        replies = gather(plan, engine, ledger, state, at, phase, entries)
+        state = phase.server(at, state, replies)
+        if "carried" in replies.vectors:
+            state = state | {"carried": replies.mean("carried")}
+        engine.commit(replies.clients.numpy())
+    return state, entries
+
+
+def gather(
+    plan: Plan,
+    engine: Engine,
+    ledger: Ledger,
+    state: Vectors,
+    at: Round,
+    phase: Phase,
+    entries: list[Entry],
+) -> Replies:
+    """Enough good replies to a phase; below the quorum it is tried again with a new selection."""
+    federation = plan.federation
+    received = {name: state[name] for name in phase.down}
+    if plan.layout.n_carried:
+        received["carried"] = state["carried"]
+    for attempt in range(federation.retries + 1):
+        selected, draws = select(federation, at, phase, state, attempt)
+        asked = answering(federation, selected, plan.names, at, phase.name, attempt)
+        answers = engine.ask(phase, at.number, asked, received) if len(asked) else []
+        declared = wire_up(phase, plan.layout)
+        clients, vectors, refused = screen(answers, declared, federation.max_norm)
+        arrived = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in answers)])
+        entry = ledger.charge(
+            phase,
+            at.number,
+            plan.algorithm.era(at.number),
+            attempt,
+            selected,
+            np.sort(arrived),
+            {refusal.client: refusal.reason for refusal in refused},
+        )
+        entries.append(entry)
+        if len(clients) and len(clients) >= federation.quorum * len(selected):
+            return Replies(
+                torch.from_numpy(clients),
+                vectors,
+                rows=torch.from_numpy(plan.train_rows[clients]),
+                draws=torch.from_numpy(draws[np.searchsorted(selected, clients)]),
+            )
+    raise UserError(_no_quorum(plan, at, phase, entries[-1]))
+
+
+def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> str:
+    good = len(entry["answered"]) - len(entry["refused"])
+    message = (
+        f"round {at.number + 1}, phase '{phase.name}': only {good} of {len(entry['selected'])} "
+        f"selected clients gave a good reply, {plan.federation.retries + 1} times in a row; "
+        f"federation.quorum is {plan.federation.quorum:g}."
+    )
+    if entry["refused"]:
+        client, reason = next(iter(entry["refused"].items()))
+        message += f" Client '{plan.names[int(client)]}': {reason}."
+        if "finite" in reason:
+            message += " A smaller algorithm.learning_rate may help."
+    return message

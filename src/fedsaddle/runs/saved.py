@@ -1,0 +1,150 @@
+"""A trained model on disk: architecture, preprocessing and weights, enough to predict anywhere.
+
+`model.json` says what the network is and how rows become inputs; `model.safetensors` holds the
+returned weights, `best.safetensors` those of the best evaluated round.
+"""
+
+import json
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsaddle.data import FederatedData, Preprocessing
+from fedsaddle.errors import UserError
+from fedsaddle.layout import Layout
+from fedsaddle.metrics import SiteEvaluation, evaluate_site
+from fedsaddle.models import ModelOptions, build
+from fedsaddle.problems import NetworkProblem, Problem
+from fedsaddle.runs.folder import read_tensors, write_json, write_tensors
+
+FORMAT = 1
+
+
+def describe(problem: Problem, data: FederatedData, model: ModelOptions | None) -> dict[str, Any]:
+    """The contents of `model.json`."""
+    return {
+        "format": FORMAT,
+        "problem": problem.name or type(problem).__name__,
+        "task": data.task,
+        "classes": list(data.classes),
+        "input_shape": list(data.input_shape),
+        "outputs": outputs_for(data),
+        "model": None if model is None else model.model_dump(mode="json"),
+        "preprocessing": None if data.preprocessing is None else data.preprocessing.to_json(),
+    }
+
+
+def outputs_for(data: FederatedData) -> int:
+    """One output for two classes, otherwise one per class."""
+    return data.n_classes if data.task == "multiclass" else 1
+
+
+def save_weights(path: Path, layout: Layout, z: Tensor, carried: Tensor) -> None:
+    """Every named tensor of a point; dual variables under `dual.`."""
+    x, y = layout.unflatten(z, carried)
+    write_tensors(path, x | {f"dual.{name}": value for name, value in y.items()})
+
+
+def save_description(folder: Path, description: dict[str, Any]) -> None:
+    write_json(folder / "model.json", description)
+
+
+def load_network(network: nn.Module, weights: dict[str, Tensor], where: str) -> nn.Module:
+    """Put named weights into a network; what is not the network's (a, b, duals) is left aside."""
+    own = network.state_dict()
+    missing = [name for name in own if name not in weights]
+    if missing:
+        raise UserError(f"{where}: there is no '{missing[0]}', which the network needs.")
+    for name, value in own.items():
+        if weights[name].shape != value.shape:
+            raise UserError(
+                f"{where}: '{name}' has shape {tuple(weights[name].shape)}, "
+                f"the network wants {tuple(value.shape)}."
+            )
+    network.load_state_dict({name: weights[name].to(own[name].dtype) for name in own})
+    return network.eval()
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A network with its preprocessing, ready to score new rows."""
+
+    network: nn.Module
+    task: str
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing | None
+
+    @classmethod
+    def load(cls, folder: Path, best: bool = False) -> "SavedModel":
+        """From a run's `model/` folder alone."""
+        path = folder / "model.json"
+        try:
+            saved = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such file; give a run's model folder.") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error}).") from None
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise UserError(f"{path}: not a model description of format {FORMAT}.")
+        if saved["model"] is None:
+            raise UserError(
+                f"{path}: this model was given as a Python object; load it in Python, "
+                "or train with [model] name = 'package.module:Class'."
+            )
+        network = build(
+            ModelOptions(**saved["model"]), tuple(saved["input_shape"]), saved["outputs"]
+        )
+        weights = folder / ("best.safetensors" if best else "model.safetensors")
+        preprocessing = saved["preprocessing"]
+        return cls(
+            load_network(network, read_tensors(weights)[0], str(weights)),
+            saved["task"],
+            tuple(saved["classes"]),
+            None if preprocessing is None else Preprocessing.from_json(preprocessing),
+        )
+
+    def logits(self, inputs: Tensor) -> np.ndarray:
+        """The network's outputs, `(n,)` for two classes, as doubles."""
+        with torch.no_grad():
+            parts = (
+                [self.network(part) for part in torch.split(inputs, 1024)] if len(inputs) else []
+            )
+        outputs = torch.cat(parts).double().numpy() if parts else np.zeros((0, 1))
+        return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
+
+    def scores(self, inputs: Tensor) -> np.ndarray:
+        """Probabilities, of the positive class or of every class."""
+        logits = torch.from_numpy(self.logits(inputs))
+        scores = torch.sigmoid(logits) if logits.ndim == 1 else torch.softmax(logits, dim=1)
+        return scores.numpy()
+
+    def evaluate(
+        self, inputs: Tensor, labels: Tensor, clients: "list[str] | None", name: str
+    ) -> list[SiteEvaluation]:
+        """Counts per client, or for the whole file."""
+        logits, truth = self.logits(inputs), labels.numpy()
+        if clients is None:
+            return [evaluate_site(name, logits, truth, nan)]
+        owners = np.asarray(clients)
+        return [
+            evaluate_site(str(client), logits[owners == client], truth[owners == client], nan)
+            for client in dict.fromkeys(clients)
+        ]
+
+
+def trained_network(
+    problem: Problem, layout: Layout, z: Tensor, carried: Tensor
+) -> nn.Module | None:
+    """A copy of the problem's network with these weights; None for a problem without one."""
+    import copy
+
+    if not isinstance(problem, NetworkProblem):
+        return None
+    x, _ = layout.unflatten(z.detach().clone(), carried.detach().clone())
+    network = copy.deepcopy(problem.model)
+    return load_network(network, x, "the trained point")

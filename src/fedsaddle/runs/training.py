@@ -1,0 +1,478 @@
+"""One run from the first round to the saved model: rounds, measurements, checkpoints, result."""
+
+import math
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsaddle.algorithms import Algorithm
+from fedsaddle.algorithms.base import Members, Vectors
+from fedsaddle.data import FederatedData
+from fedsaddle.engines import Engine, EngineOptions, Simulation
+from fedsaddle.errors import UserError, nearest
+from fedsaddle.federation import FederationOptions, Ledger
+from fedsaddle.federation.participation import check_dropout
+from fedsaddle.keyed import torch_generator
+from fedsaddle.layout import Layout, Named
+from fedsaddle.metrics import (
+    ScoreCounts,
+    SiteEvaluation,
+    higher_is_better,
+    metric_names,
+    reliability,
+    roc_curve,
+    summarise,
+    thin_curve,
+)
+from fedsaddle.models import ModelOptions
+from fedsaddle.problems import Problem
+from fedsaddle.runs.config import check_solves, write_sections
+from fedsaddle.runs.folder import RunFolder, disk_errors, write_json
+from fedsaddle.runs.options import EvaluationOptions, RunOptions
+from fedsaddle.runs.record import RunRecord
+from fedsaddle.runs.rounds import Plan, run_round
+from fedsaddle.runs.saved import describe, save_description, save_weights, trained_network
+
+Row = dict[str, Any]
+
+
+class Interrupted(Exception):
+    """The run was stopped by Ctrl-C; its state is saved when it has a folder."""
+
+
+class Observer(Protocol):
+    """Who watches a run."""
+
+    def begin(self, rounds: int, done: int) -> None: ...
+    def round(self, number: int, row: Row | None, totals: dict[str, int]) -> None: ...
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def begin(self, rounds: int, done: int) -> None:
+        pass
+
+    def round(self, number: int, row: Row | None, totals: dict[str, int]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about a run but its problem, data and method."""
+
+    federation: FederationOptions
+    engine: EngineOptions
+    evaluation: EvaluationOptions
+    run: RunOptions
+    sections: dict[str, dict[str, Any]]
+    """The resolved configuration, as it is written down."""
+    model: ModelOptions | None = None
+    """How to build the network again; None when it was given as an object."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives back."""
+
+    model: nn.Module | None
+    """The trained network (None for a problem without one)."""
+    x: Named
+    y: Named
+    record: RunRecord
+    best_round: int | None
+    folder: Path | None
+
+    @property
+    def history(self) -> list[Row]:
+        """One row of metrics per evaluated round."""
+        return self.record.history
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Every numeric metric as an array over the evaluated rounds (NaN where undefined)."""
+        names = dict.fromkeys(name for row in self.history for name in row)
+        columns = {name: [row.get(name) for row in self.history] for name in names}
+        return {
+            name: np.array([math.nan if value is None else value for value in column], dtype=float)
+            for name, column in columns.items()
+            if not any(isinstance(value, str) for value in column)
+        }
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """The returned model on the test rows: summary, sites, ROC, reliability."""
+        return self.record.evaluation
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML report."""
+        from fedsaddle.runs.report import write_report
+
+        return write_report([self.record], Path(path))
+
+
+@dataclass
+class _Best:
+    """The best evaluated round so far, by a named metric."""
+
+    metric: str
+    round: int | None = None
+    value: float | None = None
+
+    def improves(self, row: Row) -> bool:
+        value = row.get(self.metric)
+        if value is None:
+            return False
+        if self.value is not None:
+            higher = higher_is_better(self.metric) if self.metric != OBJECTIVE else False
+            if not (value > self.value if higher else value < self.value):
+                return False
+        self.round, self.value = row["round"], value
+        return True
+
+
+OBJECTIVE = "train/objective"
+
+
+def _best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> str:
+    """The metric that picks the best model, checked before anything runs."""
+    task = data.task if problem.predicts else "none"
+    splits = [split for split in ("validation", "test") if len(getattr(data, split).indices)]
+    known = [OBJECTIVE, *(name for split in splits for name in metric_names(task, split))]
+    if wanted is None:
+        preferred = ("validation/auc", "validation/accuracy")
+        return next((name for name in preferred if name in known), OBJECTIVE)
+    if wanted not in known:
+        raise UserError(
+            f"evaluation.best: '{wanted}' is not measured in this run; {nearest(wanted, known)}"
+        )
+    if wanted != OBJECTIVE:
+        higher_is_better(wanted)
+    return wanted
+
+
+class Training:
+    """A run in progress."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        data: FederatedData,
+        algorithm: Algorithm,
+        settings: Settings,
+        folder: RunFolder | None = None,
+        resume: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        check_solves(algorithm, problem)
+        _check_data(problem, data)
+        check_dropout(settings.federation, data.names)
+        self.problem = problem.prepare(data)
+        self.data, self.algorithm, self.settings = data, algorithm, settings
+        self.folder, self.resume, self.observer = folder, resume, observer or Silent()
+        dtype = {"float32": torch.float32, "float64": torch.float64}[settings.engine.dtype]
+        self.layout: Layout = self.problem.layout(dtype)
+        self.best = _Best(_best_metric(settings.evaluation.best, data, problem))
+        self.plan = Plan(
+            self.problem,
+            algorithm,
+            self.layout,
+            settings.federation,
+            data.names,
+            data.train.counts,
+            _members(data, settings.federation),
+            settings.run.seed,
+        )
+        self.ledger = Ledger(self.layout)
+        self.state = self._start()
+        self.done = 0
+        self.seconds = 0.0
+        self.history: list[Row] = []
+        self.entries: list[Row] = []
+        self._best_point: tuple[Tensor, Tensor] | None = None
+
+    def _start(self) -> Vectors:
+        x, y = self.problem.start(torch_generator(self.settings.run.seed, "start"))
+        state = self.algorithm.start(self.layout.flatten(x, y), self.layout, self.plan.members)
+        return state | {"carried": self.layout.flatten_carried(self.problem.carried())}
+
+    def execute(self) -> Result:
+        """Run to the last round; every file is whole at every moment."""
+        engine = Simulation(
+            self.problem,
+            self.algorithm,
+            self.data,
+            self.layout,
+            self.plan.members,
+            self.settings.engine,
+            self.settings.run.seed,
+            binned=self.settings.evaluation.auc == "binned",
+        )
+        where = str(self.folder.path) if self.folder else "the run"
+        try:
+            with disk_errors(where), _interruptible() as interrupted:
+                self._open_folder(engine)
+                self.observer.begin(self.settings.run.rounds, self.done)
+                self._rounds(engine, interrupted)
+                return self._finish(engine)
+        finally:
+            self.observer.end()
+            engine.close()
+
+    def _rounds(self, engine: Engine, interrupted: threading.Event) -> None:
+        rounds = self.settings.run.rounds
+        every = self.settings.evaluation.every or max(1, rounds // 50)
+        clock = time.perf_counter()
+        if self.done == 0:
+            self._measure(engine)
+        while self.done < rounds:
+            self.state, entries = run_round(self.plan, engine, self.ledger, self.state, self.done)
+            self.done += 1
+            now = time.perf_counter()
+            self.seconds, clock = self.seconds + now - clock, now
+            self._note("ledger.jsonl", self.entries, entries)
+            last = self.done == rounds
+            row = self._measure(engine) if last or self.done % every == 0 else None
+            self.observer.round(self.done, row, self.ledger.totals)
+            if last or self.done % self.settings.run.checkpoint_every == 0 or interrupted.is_set():
+                self._checkpoint(engine)
+            if interrupted.is_set() and not last:
+                raise Interrupted(f"stopped after round {self.done} of {rounds}")
+
+    def _point(self) -> Tensor:
+        """The iterate; after the last round, what the method returns."""
+        if self.done == self.settings.run.rounds:
+            return self.algorithm.output(self.state)
+        return self.state["z"]
+
+    def _evaluate(self, engine: Engine, split: str) -> list[SiteEvaluation]:
+        try:
+            return engine.evaluate(self._point(), self.state["carried"], split)
+        except ValueError as error:
+            raise UserError(
+                f"round {self.done}: the model can no longer be evaluated ({error}); "
+                "a smaller algorithm.learning_rate may help."
+            ) from None
+
+    def _measure(self, engine: Engine) -> Row:
+        few = self.data.n_clients <= self.settings.evaluation.sites
+        z, carried = self._point(), self.state["carried"]
+        row: Row = {"round": self.done, OBJECTIVE: engine.objective(z, carried)}
+        if not math.isfinite(row[OBJECTIVE]):
+            row[OBJECTIVE] = None
+        for split in ("validation", "test"):
+            if len(getattr(self.data, split).indices):
+                sites = self._evaluate(engine, split)
+                row |= summarise(split, sites, list_sites=few and split == "test")
+        row |= self.algorithm.observe(self.state, self.plan.members)
+        row |= {**self.ledger.totals, "seconds": round(self.seconds, 3)}
+        self._note("metrics.jsonl", self.history, [row])
+        if self.done and self.best.improves(row):
+            self._best_point = (z, carried)
+            if self.folder:
+                save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
+        return row
+
+    def _note(self, name: str, kept: list[Row], rows: list[Row]) -> None:
+        kept += rows
+        if self.folder:
+            self.folder.append(name, rows)
+
+    def _checkpoint(self, engine: Engine) -> None:
+        if not self.folder:
+            return
+        tensors = {f"state.{name}": vector for name, vector in self.state.items()}
+        tensors |= {f"memory.{name}": vector for name, vector in engine.memory_state().items()}
+        holders = torch.tensor(sorted(self.ledger.holders.items()), dtype=torch.int64)
+        tensors["holders"] = holders.reshape(-1, 2)
+        note = {
+            "round": self.done,
+            "best": [self.best.round, self.best.value],
+            "totals": self.ledger.totals,
+            "seconds": self.seconds,
+        }
+        self.folder.save_checkpoint(self.done, tensors, note)
+
+    def _open_folder(self, engine: Engine) -> None:
+        if not self.folder:
+            return
+        sections = self.settings.sections
+        self.folder.begin(write_sections(sections), sections, self.resume)
+        write_json(self.folder.path / "environment.json", self._environment())
+        write_json(self.folder.path / "data.json", self._data_facts())
+        save_description(self.folder.model, describe(self.problem, self.data, self.settings.model))
+        saved = self.folder.last_checkpoint()
+        if saved is not None:
+            tensors, note = saved
+            state = _under("state.", tensors)
+            if {name: v.shape for name, v in state.items()} != {
+                name: v.shape for name, v in self.state.items()
+            }:
+                raise UserError(
+                    f"{self.folder.path}: its checkpoint is of another problem or method."
+                )
+            self.state = state
+            engine.load_memory(_under("memory.", tensors))
+            self.ledger.holders = dict(tensors["holders"].tolist())
+            self.ledger.totals = note["totals"]
+            self.done, self.seconds = note["round"], note["seconds"]
+            self.best.round, self.best.value = note["best"]
+        self.history = self.folder.cut("metrics.jsonl", self.done if saved else -1)
+        self.entries = self.folder.cut("ledger.jsonl", self.done if saved else -1)
+
+    def _finish(self, engine: Engine) -> Result:
+        z, carried = self._point(), self.state["carried"]
+        evaluation: Row = {"round": self.done}
+        if len(self.data.test.indices):
+            evaluation |= evaluation_of(self._evaluate(engine, "test"))
+        record = RunRecord(
+            self.folder.path.resolve().name if self.folder else self.algorithm.name,
+            self.settings.sections,
+            self._environment(),
+            self._data_facts(),
+            self.history,
+            self.entries,
+            evaluation,
+        )
+        if self.folder:
+            save_weights(self.folder.model / "model.safetensors", self.layout, z, carried)
+            write_json(self.folder.path / "evaluation.json", evaluation)
+        x, y = self.layout.unflatten(z.clone(), carried.clone())
+        return Result(
+            trained_network(self.problem, self.layout, z, carried),
+            x,
+            y,
+            record,
+            self.best.round,
+            self.folder.path if self.folder else None,
+        )
+
+    def _environment(self) -> Row:
+        packages = ("fedsaddle", "torch", "numpy", "scikit-learn")
+        return {
+            **{name: version(name) for name in packages},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seed": self.settings.run.seed,
+            "floats": {"x": self.layout.dx, "y": self.layout.dy, "carried": self.layout.n_carried},
+        }
+
+    def _data_facts(self) -> Row:
+        data = self.data
+        facts: Row = {"source": data.source, "classes": list(data.classes)}
+        if data.n_clients <= 1000:
+            labels = data.labels.numpy()
+            facts["clients"] = [
+                {
+                    "name": name,
+                    "train_rows": len(data.train[client]),
+                    "train_positives": int((labels[data.train[client]] == 1).sum()),
+                    "validation_rows": len(data.validation[client]),
+                    "test_rows": len(data.test[client]),
+                }
+                for client, name in enumerate(data.names)
+            ]
+        return facts
+
+
+def _members(data: FederatedData, federation: FederationOptions) -> Members:
+    """Clients with training rows, in the groups that the settings name or each on its own."""
+    able = np.flatnonzero(data.train.counts)
+    if not federation.groups:
+        names = tuple(data.names[client] for client in able)
+        return Members(torch.from_numpy(able), names, torch.arange(len(able)))
+    group_of: dict[str, int] = {}
+    for number, (group, members) in enumerate(federation.groups.items()):
+        for name in members:
+            if name not in data.names:
+                hint = nearest(name, data.names)
+                raise UserError(f"federation.groups.{group}: no client '{name}'; {hint}")
+            if name in group_of:
+                raise UserError(f"federation.groups: client '{name}' is in two groups.")
+            group_of[name] = number
+    for client in able:
+        if data.names[client] not in group_of:
+            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
+    numbers = torch.tensor([group_of[data.names[client]] for client in able])
+    return Members(torch.from_numpy(able), tuple(federation.groups), numbers)
+
+
+def _under(prefix: str, tensors: Vectors) -> Vectors:
+    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+
+
+def _check_data(problem: Problem, data: FederatedData) -> None:
+    if not len(data.train.indices):
+        raise UserError(f"{data.source}: no client has a training row.")
+    if problem.task == "binary":
+        if data.task != "binary":
+            raise UserError(
+                f"{data.source}: problem '{problem.name}' needs two classes, there are "
+                f"{data.n_classes}; choose data.positive, or problem 'risk'."
+            )
+        if data.positive_ratio in (0.0, 1.0):
+            only = data.classes[int(data.positive_ratio)]
+            raise UserError(
+                f"{data.source}: all training rows are of class '{only}'; "
+                f"problem '{problem.name}' needs both classes among all clients."
+            )
+
+
+def evaluation_of(sites: list[SiteEvaluation]) -> Row:
+    """The returned model on the test rows, in counts, curves and a table."""
+    summary = summarise("test", sites, list_sites=True)
+    names = ("rows", "n_positive", "n_negative", "auc", "auc_low", "auc_high", "accuracy")
+    table: list[Row] = [
+        {"name": site.name} | {name: summary.get(f"site/{site.name}/{name}") for name in names}
+        for site in sites[:1000]
+    ]
+    pooled_names = {key: value for key, value in summary.items() if key.startswith("test/")}
+    evaluation: Row = {"summary": pooled_names, "sites": table}
+    counts = [site.counts for site in sites if site.counts is not None]
+    if counts:
+        pooled = ScoreCounts.pool(counts)
+        if pooled.both_classes:
+            fpr, tpr = thin_curve(*roc_curve(pooled), max_points=200)
+            evaluation["roc"] = {"fpr": fpr.tolist(), "tpr": tpr.tolist()}
+        curve = vars(reliability(pooled))
+        evaluation["reliability"] = {name: np.asarray(v).tolist() for name, v in curve.items()}
+    return evaluation
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C asks for a stop after the round; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(signum: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
