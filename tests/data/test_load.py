@@ -233,23 +233,35 @@ def test_a_text_among_test_rows_makes_the_column_categorical_for_every_seed(writ
         assert "code=1" in data.preprocessing.feature_names
 
 
-def test_positive_ratio_is_reached_and_clients_stay_listed(write):
+def test_positive_ratio_keeps_rows_with_their_labels_inputs_and_clients(write):
     content = table(400)
-    content["site"] = ["rare" if i == 0 else "rest" for i in range(400)]
-    data = load(DataOptions(source=write("a.csv", content), client="site", positive_ratio=0.05))
+    content["site"] = ["late" if age >= 330 else "early" for age in content["age"]]
+    source = write("a.csv", content)
+    options = {"source": source, "client": "site", "positive_ratio": 0.05}
+    data = load(DataOptions(**options, standardise=False))
     assert len(data.labels) == 300 + 16
     assert int(data.labels.sum()) == 16
-    assert data.names == ("rare", "rest")
-    # Inputs belong to the rows that were kept.
-    ages = load(
-        DataOptions(
-            source=write("b.csv", content),
-            client="site",
-            positive_ratio=0.05,
-            standardise=False,
-        )
-    ).inputs[:, 0]
+    ages = data.inputs[:, 0]
     assert torch.equal((ages.long() - 30) % 4 == 0, data.labels == 1)
+    for site, rows in zip(data.names, used(data), strict=True):
+        assert set((ages[rows] >= 330).tolist()) == {site == "late"}
+    scaled = load(DataOptions(**options))
+    train = scaled.inputs[torch.from_numpy(scaled.train.indices), 0]
+    assert abs(float(train.mean())) < 1e-5
+    assert float(train.std(correction=0)) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_client_that_loses_all_rows_stays_listed(write):
+    content = table(40)
+    content["site"] = ["positives" if label else "negatives" for label in content["label"]]
+    source = write("a.csv", content)
+    data = load(DataOptions(source=source, client="site", positive_ratio=0.01))
+    assert data.names == ("negatives", "positives")
+    assert [len(rows) for rows in used(data)] == [30, 1]
+    content["site"] = [f"p{i}" if label else "n" for i, label in enumerate(content["label"])]
+    data = load(DataOptions(source=write("b.csv", content), client="site", positive_ratio=0.01))
+    assert data.n_clients == 11
+    assert sorted(len(rows) for rows in used(data)) == [0] * 9 + [1, 30]
 
 
 def test_many_clients_share_sums_and_get_the_same_scaling(write):

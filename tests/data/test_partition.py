@@ -59,6 +59,13 @@ def test_dirichlet_is_even_for_large_alpha_and_concentrated_for_small():
         assert sorted(held) == [0, 0, 0, 1000], shares
 
 
+def test_each_class_has_its_own_shares():
+    labels = np.arange(2000) % 2
+    rows = partition.dirichlet(labels, 4, alpha=1)
+    held = [[(labels[part] == label).sum() for part in rows] for label in (0, 1)]
+    assert held[0] != held[1]
+
+
 def test_dirichlet_shares_follow_the_distribution():
     """Variance of one share of a symmetric Dirichlet: (k - 1) / (k^2 (k alpha + 1))."""
     k, alpha, n = 4, 0.5, 400

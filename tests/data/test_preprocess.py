@@ -129,8 +129,9 @@ def test_gaps_of_nullable_and_categorical_dtypes_are_gaps():
 
 
 def test_a_constant_column_is_zero_even_for_new_values():
-    frame = pd.DataFrame({"u": [0.1] * 7, "v": range(7)})
-    fitted = fit([frame[:3], frame[3:]])
+    frame = pd.DataFrame({"u": [0.1] * 3, "v": range(3)})
+    fitted = fit([frame])
+    assert fitted.columns[0].mean != 0.1  # rounding must not pass for a spread
     assert fitted.columns[0].scale == 0
     other = pd.DataFrame({"u": [0.1, 5.0], "v": [0, 1]})
     assert fitted.transform(other)[:, 0].tolist() == [0, 0]

@@ -19,6 +19,7 @@ from fedsaddle.problems import Batch, Problem
 from fedsaddle.problems.base import Kind as ProblemKind
 
 Vectors = dict[str, Tensor]
+OutputRule = Literal["last", "average", "random"]
 Size = Literal["point", "primal", "dual"] | int
 """How long a vector is: `d`, `dx`, `dy`, or a plain number."""
 
@@ -71,6 +72,10 @@ class Client(Protocol):
 
     def gradient(self, z: Tensor, batch: Batch) -> Tensor:
         """`G(z; batch)`."""
+        ...
+
+    def loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """`f(z; batch)`, `(C, 1)`."""
         ...
 
     def full_gradient(self, z: Tensor) -> Tensor:
@@ -155,9 +160,15 @@ class Algorithm(BaseModel):
         description="rows of a minibatch (0: all rows); smaller clients use what they have",
     )
 
+    output_rule: OutputRule = Field(
+        "last",
+        description="what is returned: the last iterate, the mean over rounds (average), "
+        "or the iterate of a random round (random)",
+    )
+
     def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
-        """The server's state before the first round; `z` is always part of it."""
-        return {"z": z}
+        """The server's state before the first round."""
+        return {"z": z, "output": z}
 
     def memory(self) -> Mapping[str, Size]:
         """What a client remembers between its rounds; zero until it has taken part."""
@@ -167,9 +178,14 @@ class Algorithm(BaseModel):
         """The exchanges of round `number`, in order."""
         raise NotImplementedError
 
-    def output(self, state: Vectors) -> Tensor:
-        """The point the method returns."""
-        return state["z"]
+    def after_round(self, at: Round, state: Vectors) -> Vectors:
+        """Keep `output`, the point the method returns: last, mean, or a random round's."""
+        z, output, number = state["z"], state["output"], at.number + 1
+        if self.output_rule == "average":
+            return state | {"output": output + (z - output) / number}
+        if self.output_rule == "random" and at.random("output").integers(number) > 0:
+            return state  # round r replaces the pick with probability 1/r
+        return state | {"output": z}
 
     def observe(self, state: Vectors, members: Members) -> dict[str, float]:
         """Figures of the method's own for the metrics, such as the weight of every client."""

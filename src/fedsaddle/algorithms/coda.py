@@ -19,7 +19,7 @@ When only some clients take part, c moves by (1/N) Σ Δc_i over those that answ
 """
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -29,6 +29,7 @@ from fedsaddle.algorithms.base import (
     Algorithm,
     Client,
     Members,
+    OutputRule,
     Phase,
     Replies,
     Round,
@@ -37,8 +38,6 @@ from fedsaddle.algorithms.base import (
 )
 from fedsaddle.algorithms.schedules import Stages
 from fedsaddle.layout import Layout
-
-Output = Literal["average", "random", "last"]
 
 
 class CODAPlus(Algorithm):
@@ -59,7 +58,7 @@ class CODAPlus(Algorithm):
     decay: float = Field(3.0, ge=1, description="every stage divides the step size by this")
     rounds_growth: float = Field(1.0, ge=1, description="every stage multiplies its rounds by this")
     steps_growth: float = Field(1.0, ge=1, description="every stage multiplies I by this")
-    output_rule: Output = Field(
+    output_rule: OutputRule = Field(
         "average",
         description="what a stage hands on: the mean of all its local iterates (average), "
         "the iterate of a random round (random), or its last iterate (last)",
@@ -81,7 +80,7 @@ class CODAPlus(Algorithm):
         return round(self.local_steps * self.steps_growth ** self.stages.stage(number))
 
     def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
-        return {"z": z, "anchor": layout.x(z), "stage_output": z}
+        return super().start(z, layout, members) | {"anchor": layout.x(z)}
 
     def memory(self) -> dict[str, Size]:
         if self.output_rule == "average":
@@ -130,15 +129,15 @@ class CODAPlus(Algorithm):
         if self.output_rule == "random":  # round r of the stage replaces the pick w.p. 1/r
             position = self.stages.position(at.number)
             if at.random("stage output").integers(position) > 0:
-                output = state["stage_output"]
+                output = state["output"]
         if not self.stages.ends(at.number):
-            return state | {"stage_output": output}
+            return state | {"output": output}
         if self.output_rule == "average":
             output = replies.mean("stage_mean")
-        return state | {"z": output, "anchor": at.layout.x(output), "stage_output": output}
+        return state | {"z": output, "anchor": at.layout.x(output), "output": output}
 
-    def output(self, state: Vectors) -> Tensor:
-        return state["stage_output"]
+    def after_round(self, at: Round, state: Vectors) -> Vectors:
+        return state  # the output is kept stage by stage, by hand_on
 
 
 class CODASCA(CODAPlus):
@@ -152,7 +151,7 @@ class CODASCA(CODAPlus):
     paper: ClassVar[str] = "Yuan et al. 2021, Algorithms 3-4"
 
     global_rate: float = Field(1.0, gt=0, description="η_g, the server's step towards the mean")
-    output_rule: Output = Field(
+    output_rule: OutputRule = Field(
         "random", description="what a stage hands on: as for CODA+; the paper draws a round"
     )
 

@@ -16,7 +16,7 @@ class Engine(Protocol):
     def ask(
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
     ) -> list[Answer]:
-        """These clients' replies in round `number`; what they would remember is held back until `commit`."""
+        """These clients' replies in round `number`; their new memory waits for `commit`."""
         ...
 
     def commit(self, clients: np.ndarray) -> None:

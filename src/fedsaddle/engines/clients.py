@@ -87,6 +87,9 @@ class ClientStack:
         _, gradient, self.carried = self._oracle.gradient(self._points(z), self.carried, batch)
         return gradient
 
+    def loss(self, z: Tensor, batch: Batch) -> Tensor:
+        return self._oracle.loss(self._points(z), self.carried, batch).unsqueeze(1)
+
     def full_gradient(self, z: Tensor) -> Tensor:
         points, gradient = self._points(z), torch.zeros_like(self._points(z))
         for group, batch, share in self._full_batches():

@@ -123,25 +123,37 @@ def table(
 ) -> Html:
     """A table that scrolls by itself when it is wide; `text` columns after the first hold words."""
 
-    def cells(name: str, row: Sequence[Any], **first: str) -> Html:
-        rest = (tag(name, c, class_="text" * (i < text)) for i, c in enumerate(row[1:]))
-        return tag("tr", tag("th", row[0], **first), *rest)
+    def cells(name: str, scope: str, row: Sequence[Any]) -> Html:
+        given = {"scope": scope} if name == "th" else {}
+        rest = (tag(name, c, class_="text" * (i < text), **given) for i, c in enumerate(row[1:]))
+        return tag("tr", tag("th", row[0], scope=scope), *rest)
 
     inside = tag(
         "table",
         tag("caption", caption),
-        tag("thead", cells("th", header, scope="col")),
-        tag("tbody", *(cells("td", row, scope="row") for row in rows)),
+        tag("thead", cells("th", "col", header)),
+        tag("tbody", *(cells("td", "row", row) for row in rows)),
     )
     return tag("div", inside, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 def chart(
-    title: str, traces: list[Row], legend: bool = False, height: int = 320, **more: Any
+    title: str,
+    traces: list[Row],
+    x_title: str = "Round",
+    y_title: str = "",
+    legend: bool = False,
+    height: int = 320,
+    diagonal: bool = False,
 ) -> Html:
     """A titled chart: an empty box, and beside it the JSON from which report.js draws it."""
     label = f"Chart: {title}. " + "; ".join(t["label"] for t in traces if "label" in t)
-    figure = {"traces": [t | {"name": shown(t.get("name", ""))} for t in traces]} | more
+    figure = {
+        "traces": [trace | {"name": shown(trace.get("name", ""))} for trace in traces],
+        "x_title": x_title,
+        "y_title": y_title,
+        "diagonal": diagonal,
+    }
     text = json.dumps(figure, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":  # no text can close the script element or open another
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -445,7 +457,7 @@ def curves(runs: Runs) -> Html:
     if not panels:
         return note("No metrics have been recorded yet.")
     figures = (
-        chart(title, traces, legend=len(runs) == 1 < len(traces), x_title="Round")
+        chart(title, traces, legend=len(runs) == 1 < len(traces))
         for title, traces in panels.items()
     )
     buttons = (
@@ -570,18 +582,12 @@ def discrimination(runs: Runs) -> Html:
             calibration.append(points | style | {"label": label, "whiskers": True})
     if not roc and not calibration:
         return note("ROC and calibration need a final evaluation of two classes; there is none.")
-    axes = ("False positive rate", "True positive rate")
-    shares = ("Predicted probability", "Observed share of positives")
-    figures = (
-        square_chart("ROC curve, all test rows pooled", roc, *axes),
-        square_chart("Calibration with 95 % intervals", calibration, *shares),
+    panels = (
+        ("ROC curve, all test rows pooled", roc, "False positive rate", "True positive rate"),
+        ("Calibration, 95 % intervals", calibration, "Predicted probability", "Observed share"),
     )
+    figures = (chart(*panel, height=400, diagonal=True) for panel in panels if panel[1])
     return join([run_key(runs), tag("div", *figures, class_="grid")])
-
-
-def square_chart(title: str, traces: list[Row], x_title: str, y_title: str) -> Html | None:
-    titles = {"x_title": x_title, "y_title": y_title}
-    return chart(title, traces, height=400, diagonal=True, axes=titles) if traces else None
 
 
 def communication(runs: Runs) -> Html:
@@ -603,7 +609,7 @@ def communication(runs: Runs) -> Html:
     return join(
         [
             table("What was sent, by phase", header, rows),
-            chart("Megabytes sent, cumulative", traces, legend=True, x_title="Round"),
+            chart("Megabytes sent, cumulative", traces, legend=True),
             table("Refused replies and repeated phases", what, events[:MOST_ROWS], text=4)
             if events
             else note("No reply was refused and no phase had to be repeated."),
@@ -697,7 +703,7 @@ def heat_map(record: RunRecord, n_clients: int) -> Html:
     return join(
         [
             tag("ul", *swatches, class_="key"),
-            chart("Sites by round", [trace], height=height, x_title="Round"),
+            chart("Sites by round", [trace], height=height),
             note(
                 "A round shows the worst that happened in it: a site may answer in one phase only."
             ),
@@ -721,8 +727,8 @@ def frequencies(record: RunRecord) -> Html:
         style | {"x": [t for t, _ in times], "y": [n for _, n in times], "kind": "bar"},
     )
     figures = (
-        chart("Sites that answered, by round", [traces[0]], x_title="Round"),
-        chart("How often a site answered", [traces[1]], x_title="Rounds", y_title="Sites"),
+        chart("Sites that answered, by round", [traces[0]]),
+        chart("How often a site answered", [traces[1]], "Rounds", y_title="Sites"),
     )
     return tag("div", *figures, class_="grid")
 

@@ -42,7 +42,7 @@ def run_round(
         if "carried" in replies.vectors:
             state = state | {"carried": replies.mean("carried")}
         engine.commit(replies.clients.numpy())
-    return state, entries
+    return plan.algorithm.after_round(at, state), entries
 
 
 def gather(

@@ -259,7 +259,7 @@ class Training:
     def _point(self) -> Tensor:
         """The iterate; after the last round, what the method returns."""
         if self.done == self.settings.run.rounds:
-            return self.algorithm.output(self.state)
+            return self.state["output"]
         return self.state["z"]
 
     def _evaluate(self, engine: Engine, split: str) -> list[SiteEvaluation]:

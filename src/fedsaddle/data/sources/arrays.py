@@ -67,10 +67,10 @@ def arrays(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         # Never unpickle: a stranger's file could run code.
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise UserError(f"{path}: holds a single array; save X and y with numpy.savez.")
-        with archive:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise UserError(f"{path}: holds a single array; save X and y with numpy.savez.")
             return {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: cannot be read as NPZ of plain arrays ({error}).") from error

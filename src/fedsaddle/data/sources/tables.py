@@ -43,8 +43,7 @@ def tables(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     return Raw(
         source=", ".join(map(str, paths)),
         parts=tuple(parts),
-        # One column order for all: the first file's.
-        table=pd.concat([frame[list(features[0].columns)] for frame in features]),
+        table=pd.concat(features),  # in the first file's order of columns
         labels=np.concatenate(labels) if labels else None,
         clients=np.concatenate(clients) if clients else None,
     )
