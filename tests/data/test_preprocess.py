@@ -27,7 +27,7 @@ def frame_of(rows):
     return pd.DataFrame(rows, columns=["u", "v", "w"]).astype({"u": float, "v": float})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sites, st.floats(-1e6, 1e6))
 def test_equals_the_centralised_fit(rows, shift):
     frames = [frame_of(site) for site in rows]
@@ -44,7 +44,7 @@ def test_equals_the_centralised_fit(rows, shift):
     assert federated.feature_names == ("u", "v", *(f"w={c}" for c in encoder.categories_[0]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sites)
 def test_the_order_of_the_sites_does_not_matter(rows):
     frames = [frame_of(site) for site in rows]
@@ -126,6 +126,13 @@ def test_gaps_of_nullable_and_categorical_dtypes_are_gaps():
     fitted = fit([frame])
     assert fitted.transform(frame)[1].tolist() == [0, 0, 0]
     assert fitted.feature_names == ("u", "w=x", "w=y")
+
+
+def test_dates_are_categories_not_numbers():
+    dates = pd.Series(["2020-01-31", "2021-01-31"])
+    for column in (dates, pd.to_datetime(dates), pd.to_datetime(dates).dt.date):
+        names = fit([pd.DataFrame({"day": column})]).feature_names
+        assert [name[:14] for name in names] == ["day=2020-01-31", "day=2021-01-31"]
 
 
 def test_a_constant_column_is_zero_even_for_new_values():

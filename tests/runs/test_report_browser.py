@@ -202,5 +202,195 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.get("about:blank")
     yield driver
     driver.quit()
+
+
+DRAWN = """
+return [...document.querySelectorAll('.chart')].map((box) => ({
+  title: box.closest('figure').querySelector('figcaption').textContent,
+  lines: [...box.querySelectorAll('.scatterlayer .js-line')]
+    .filter((p) => (p.getAttribute('d') || '').length > 5).length,
+  bars: [...box.querySelectorAll('.barlayer path')].filter((p) => p.getAttribute('d')).length,
+  bands: [...box.querySelectorAll('.fills path')].filter((p) => p.getAttribute('d')).length,
+  whiskers: [...box.querySelectorAll('.errorbar path')].filter((p) => p.getAttribute('d')).length,
+  points: box.querySelectorAll('.scatterlayer path.point').length,
+  image: [...box.querySelectorAll('.heatmaplayer image')].map((i) => i.href.baseVal).join().length,
+  ticks: [...box.querySelectorAll('.ytick text')]
+    .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
+    .map((text) => text.textContent),
+}));
+"""
+
+WIDER = """
+const over = [...document.querySelectorAll('body *')].filter((e) => !e.closest('.scroll *'))
+  .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1);
+const found = over.map((e) => e.outerHTML.slice(0, 80));
+return [document.documentElement.scrollWidth, innerWidth, found];
+"""
+
+# The colour of every cell, read from the middle of each rectangle of the drawn image.
+PIXELS = """
+const done = arguments[0];
+const trace = document.querySelector('.heatmaplayer').closest('.chart').data[0];
+const picture = new Image();
+picture.onload = () => {
+  const canvas = document.createElement('canvas');
+  [canvas.width, canvas.height] = [picture.width, picture.height];
+  const pen = canvas.getContext('2d');
+  pen.drawImage(picture, 0, 0);
+  const [rows, columns] = [trace.z.length, trace.z[0].length];
+  done(trace.z.map((row, i) => row.map((_, j) => [...pen.getImageData(
+    Math.floor((j + 0.5) * picture.width / columns),
+    Math.floor((i + 0.5) * picture.height / rows), 1, 1).data].slice(0, 3).join())));
+};
+picture.src = document.querySelector('.heatmaplayer image').href.baseVal;
+"""
+
+
+def visit(browser: Any, records: list[RunRecord], path: Path, width: int = 1280) -> None:
+    """Open the report; then nothing was complained about and nothing but the file was read."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(write_report(records, path).as_uri())
+    assert browser.get_log("browser") == []
+    events = [json.loads(row["message"])["message"] for row in browser.get_log("performance")]
+    sent = [e["params"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    asked = [p["request"]["url"] for p in sent if p["documentURL"] == path.as_uri()]
+    assert path.as_uri() in asked
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
+    assert [url for url in asked if url.startswith("file:")] == [path.as_uri()]
+
+
+def drawn(browser: Any) -> dict[str, dict[str, Any]]:
+    return {chart.pop("title"): chart for chart in browser.execute_script(DRAWN)}
+
+
+def test_charts_are_drawn(browser: Any, tmp_path: Path) -> None:
+    visit(browser, [make_record()], tmp_path / "report.html")
+    charts = drawn(browser)
+    assert {title: chart["lines"] for title, chart in charts.items()} == {
+        "AUC": 5,  # three lines, and the two edges of the band
+        "Training objective": 1,
+        "ROC curve, all test rows pooled": 2,
+        "Calibration, 95 % intervals": 2,
+        "Megabytes sent, cumulative": 2,
+        "Sites by round": 0,
+    }
+    assert charts["AUC"]["bands"] == 1
+    assert charts["Calibration, 95 % intervals"]["whiskers"] == 10
+    assert charts["Sites by round"]["image"] > 100
+    assert charts["Sites by round"]["ticks"] == list(HOSPITALS)
+
+
+def test_cells_have_the_colour_of_what_happened(browser: Any, tmp_path: Path) -> None:
+    record = make_record(rounds=30)
+    visit(browser, [record], tmp_path / "report.html")
+    pixels = browser.execute_async_script(PIXELS)
+    meaning: dict[str, set[str]] = {}
+    for number in range(1, 31):
+        entries = [e for e in record.ledger if e["round"] == number]
+        for client, colours in enumerate(pixels):
+            asked = [e for e in entries if client in e["selected"]]
+            if not asked:
+                what = "not selected"
+            elif any(str(client) in e["refused"] for e in asked):
+                what = "refused"
+            else:
+                what = "answered" if all(client in e["answered"] for e in asked) else "silent"
+            meaning.setdefault(what, set()).add(colours[number - 1])
+    assert {what: len(colours) for what, colours in meaning.items()} == dict.fromkeys(meaning, 1)
+    assert len(meaning) == 4
+    assert len(set.union(*meaning.values())) == 4
+
+
+def test_tables(browser: Any, tmp_path: Path) -> None:
+    visit(browser, [make_record()], tmp_path / "report.html")
+    rows = browser.find_elements("css selector", "#sites tbody tr")
+    assert [row.find_element("tag name", "th").text for row in rows] == [
+        "Switzerland",
+        "Hungary",
+        "Cleveland",
+        "Long Beach VA",
+    ]
+    assert "undefined (one class)" in rows[-1].text
+    circles = browser.find_elements("css selector", "#sites .forest circle")
+    places = [circle.rect["x"] for circle in circles]
+    assert len(places) == 3
+    assert places == sorted(places), "the marks move right as the AUC grows"
+
+
+def test_toggle_changes_the_axis(browser: Any, tmp_path: Path) -> None:
+    record = make_record()
+    visit(browser, [record], tmp_path / "report.html")
+    by_round, by_megabytes = browser.find_elements("css selector", ".toggle button")
+    look = (
+        "const p = document.querySelector('.chart');"
+        "return [p.data.at(-1).x.at(-1), p.data[0].x.length, p.layout.xaxis.title.text,"
+        "p.querySelector('.xtitle').textContent]"
+    )
+    sent = (record.history[-1]["bytes_up"] + record.history[-1]["bytes_down"]) / 1e6
+    assert browser.execute_script(look) == [100, 21, "Round", "Round"]
+    by_megabytes.click()
+    title = "Megabytes sent"
+    assert browser.execute_script(look) == [pytest.approx(sent), 21, title, title]
+    pressed = [button.get_attribute("aria-pressed") for button in (by_round, by_megabytes)]
+    assert pressed == ["false", "true"]
+    by_round.click()
+    assert browser.execute_script(look) == [100, 21, "Round", "Round"]
+    assert browser.get_log("browser") == []
+
+
+def test_several_runs(browser: Any, tmp_path: Path) -> None:
+    visit(browser, three_runs(), tmp_path / "report.html")
+    charts = drawn(browser)
+    for title in ("AUC, test", "AUC, validation", "AUC, worst site", "Training objective"):
+        assert charts[title]["lines"] == 3
+    assert charts["ROC curve, all test rows pooled"]["lines"] == 4
+    assert len(browser.find_elements("css selector", "#comparison tbody tr")) == 3
+    assert len(browser.find_elements("css selector", "#sites .forest circle")) == 9
+    assert len(browser.find_elements("css selector", "#participation .heatmaplayer image")) == 3
+
+
+def test_many_clients_are_counted(browser: Any, tmp_path: Path) -> None:
+    record = make_record(names=tuple(f"clinic {i}" for i in range(80)), rounds=20)
+    visit(browser, [record], tmp_path / "report.html")
+    charts = drawn(browser)
+    assert charts["Sites that answered, by round"]["lines"] == 1
+    assert charts["How often a site answered"]["bars"] > 3
+
+
+def test_names_are_text_everywhere(browser: Any, tmp_path: Path) -> None:
+    nasty = [make_record(name, names=NASTY) for name in NASTY]
+    visit(browser, nasty, tmp_path / "report.html")
+    shown = [th.text for th in browser.find_elements("css selector", "#sites tbody th")]
+    assert sorted(shown) == sorted(NASTY)
+    ticks = drawn(browser)["Sites by round"]["ticks"]
+    assert ticks == ["<script>alert(1)</scrip…", *NASTY[1:]]
+    assert browser.execute_script("return document.querySelectorAll('main b').length") == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("several", [False, True])
+def test_nothing_sticks_out(browser: Any, tmp_path: Path, width: int, several: bool) -> None:
+    long = make_record("a" * 90, names=("H" * 60, *HOSPITALS[1:3], "St. Mary & " * 9))
+    visit(browser, [*three_runs(), long] if several else [long], tmp_path / "report.html", width)
+    scroll, window, over = browser.execute_script(WIDER)
+    assert over == []
+    assert scroll == window == width
+
+
+def test_gaps_are_no_errors(browser: Any, tmp_path: Path) -> None:
+    whole = make_record()
+    objective = [{"round": row["round"], "train/objective": 0.1} for row in whole.history]
+    for record in (
+        RunRecord("empty", {}),
+        RunRecord("saddle", {}, history=objective),
+        replace(whole, evaluation={}, history=whole.history[:1], ledger=whole.ledger[:1]),
+    ):
+        visit(browser, [record], tmp_path / "report.html")
+        for title, chart in drawn(browser).items():
+            assert chart["lines"] or chart["points"] or chart["image"], title

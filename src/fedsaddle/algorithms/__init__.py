@@ -1,22 +1,60 @@
 """Published federated minimax methods, one file a family."""
 
+from fedsaddle.algorithms.averaging import FedAvg, FedProx
 from fedsaddle.algorithms.base import Algorithm, Members, Phase, Replies, Round
-from fedsaddle.algorithms.coda import CODASCA, CODAPlus
-from fedsaddle.algorithms.local import FedAvg, LocalSGDA
+from fedsaddle.algorithms.catalyst import CatalystScaffoldS
+from fedsaddle.algorithms.cdma import CDMAAda, CDMAOne
+from fedsaddle.algorithms.coda import CODA, CODAPlus
+from fedsaddle.algorithms.codasca import CODASCA
+from fedsaddle.algorithms.compositional import LocalSCGDAM
+from fedsaddle.algorithms.drfa import DRFA, DRFAGA, DRFAProx
+from fedsaddle.algorithms.fair import AFL, QFedAvg
+from fedsaddle.algorithms.local import (
+    ExtraStepLocalSGD,
+    LocalSGDA,
+    LocalSGDAPlus,
+    ParallelSGDA,
+)
+from fedsaddle.algorithms.momentum import LocalSGDAM, LocalSGDM, LocalSGDMRL
+from fedsaddle.algorithms.scaffold import SCAFFOLD
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    method.name: method for method in (FedAvg, LocalSGDA, CODAPlus, CODASCA)
+    method.name: method
+    for method in (
+        *(FedAvg, FedProx, ParallelSGDA, LocalSGDA, LocalSGDAPlus, ExtraStepLocalSGD),
+        *(CODA, CODAPlus, CODASCA, CDMAOne, CDMAAda, CatalystScaffoldS),
+        *(LocalSGDM, LocalSGDMRL, LocalSGDAM, LocalSCGDAM),
+        *(SCAFFOLD, QFedAvg, AFL, DRFA, DRFAProx, DRFAGA),
+    )
 }
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
+    "CODA",
     "CODASCA",
+    "DRFA",
+    "DRFAGA",
+    "SCAFFOLD",
     "Algorithm",
+    "CDMAAda",
+    "CDMAOne",
     "CODAPlus",
+    "CatalystScaffoldS",
+    "DRFAProx",
+    "ExtraStepLocalSGD",
     "FedAvg",
+    "FedProx",
+    "LocalSCGDAM",
     "LocalSGDA",
+    "LocalSGDAM",
+    "LocalSGDAPlus",
+    "LocalSGDM",
+    "LocalSGDMRL",
     "Members",
+    "ParallelSGDA",
     "Phase",
+    "QFedAvg",
     "Replies",
     "Round",
 ]

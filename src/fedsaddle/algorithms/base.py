@@ -66,8 +66,8 @@ class Client(Protocol):
     @property
     def layout(self) -> Layout: ...
 
-    def minibatches(self, steps: int) -> Iterator[Batch]:
-        """`steps` minibatches, reshuffled epoch after epoch."""
+    def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
+        """`steps` minibatches, reshuffled epoch after epoch; each stream is drawn by itself."""
         ...
 
     def gradient(self, z: Tensor, batch: Batch) -> Tensor:
@@ -86,8 +86,16 @@ class Client(Protocol):
         """`f(z)` over all the client's training rows, `(C, 1)`."""
         ...
 
-    def statistics(self, z: Tensor) -> Tensor:
-        """The problem's statistics over all training rows, `(C, k)`."""
+    def statistics(self, z: Tensor, batch: Batch | None = None) -> Tensor:
+        """The problem's statistics over all training rows, or over one batch, `(C, k)`."""
+        ...
+
+    def inner(self, x: Tensor, batch: Batch) -> Tensor:
+        """`g(x; batch)` of a compositional problem, `(C, dx)`."""
+        ...
+
+    def inner_pullback(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """`∇g(x; batch)ᵀ v` of a compositional problem, `(C, dx)`."""
         ...
 
 
@@ -144,6 +152,13 @@ class Phase:
     """Whether all clients are asked, whatever the number selected per round."""
     draw: Callable[[Vectors, Members], Tensor] | None = None
     """Probabilities of the members: clients are then drawn by them, with replacement."""
+    drawn_as: str | None = None
+    """Another phase of the round: the clients drawn for it, and answering in it, serve here too."""
+
+    @property
+    def draw_key(self) -> str:
+        """What the choice of clients, and who of them answers, is keyed by."""
+        return self.drawn_as or self.name
 
 
 class Algorithm(BaseModel):

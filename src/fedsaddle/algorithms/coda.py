@@ -1,24 +1,20 @@
-"""CODA+ and CODASCA: stagewise federated AUC maximisation.
+"""CODA and CODA+: stagewise federated AUC maximisation.
 
-Yuan, Guo, Xu, Ying and Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a
-Constant Communication Complexity", ICML 2021, Algorithms 1-4. In saddle-gradient signs, with
+CODA+: Yuan, Guo, Xu, Ying and Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a
+Constant Communication Complexity", ICML 2021, Algorithms 1-2 (codasca.py has 3-4).
+CODA: Guo, Liu, Yuan, Shen, Liu and Yang, "Communication-Efficient Distributed Stochastic AUC
+Maximization with Deep Neural Networks", ICML 2020, Algorithm 1. In saddle-gradient signs, with
 z = (v, α), and G^s the saddle gradient of f + (γ/2)‖v − v_s‖², v_s the stage's first iterate:
 
     for each stage s, with step size η_s:
-      c = c_i = 0                                                          (CODASCA)
+      1. but in the first stage: every client scores a fresh minibatch,
+         α ← (mean score of the negatives) − (mean score of the positives)     (CODA)
       for each round of the stage:
-        1. I times:  z_i ← z_i − η_s G_i^s(z_i; B)                         (CODA+, Algorithm 2)
-                     z_i ← z_i − η_s (G_i^s(z_i; B) − c_i + c)             (CODASCA, Algorithm 4)
-        2. c_i ← c_i − c + (z − z_i)/(I η_s);  c ← mean of the c_i         (CODASCA, eq. 6)
-        3. z ← mean of the z_i                                             (CODA+)
-           z ← z + η_g (mean of the z_i − z)                               (CODASCA)
-      the next stage starts from the mean of all local iterates (CODA+)
-      or from the iterate of a round drawn uniformly (CODASCA)
-
-When only some clients take part, c moves by (1/N) Σ Δc_i over those that answered, as in SCAFFOLD.
+        2. I times:  z_i ← z_i − η_s G_i^s(z_i; B)
+        3. z ← mean of the z_i
+      the next stage starts from the mean of all local iterates
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -38,6 +34,7 @@ from fedsaddle.algorithms.base import (
 )
 from fedsaddle.algorithms.schedules import Stages
 from fedsaddle.layout import Layout
+from fedsaddle.problems.base import Kind
 
 
 class CODAPlus(Algorithm):
@@ -140,48 +137,37 @@ class CODAPlus(Algorithm):
         return state  # the output is kept stage by stage, by hand_on
 
 
-class CODASCA(CODAPlus):
-    """CODA+ with control variates on the primal AND the dual variables.
+class CODA(CODAPlus):
+    """CODA+ whose dual variable is set to its optimum at the start of every later stage.
 
-    >>> sorted(CODASCA().phases(3)[0].up)
-    ['control_change', 'z']
+    `α ← b − a`, the scores' means over the negatives and the positives of one fresh minibatch of
+    every client: four sums each, and the problem says what follows from their total. (A problem
+    with `closed_form` has no dual variable to set: the sums are then not used.)
+
+    >>> [phase.name for phase in CODA(stage_rounds=10).phases(10)]
+    ['dual', 'steps']
     """
 
-    name: ClassVar[str] = "codasca"
-    paper: ClassVar[str] = "Yuan et al. 2021, Algorithms 3-4"
-
-    global_rate: float = Field(1.0, gt=0, description="η_g, the server's step towards the mean")
-    output_rule: OutputRule = Field(
-        "random", description="what a stage hands on: as for CODA+; the paper draws a round"
-    )
-
-    def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
-        return super().start(z, layout, members) | {"control": torch.zeros_like(z)}
-
-    def memory(self) -> dict[str, Size]:
-        return super().memory() | {"control": "point"}
+    name: ClassVar[str] = "coda"
+    paper: ClassVar[str] = "Guo et al. 2020, Algorithm 1"
+    solves: ClassVar[frozenset[Kind]] = frozenset({"auc"})
 
     def phases(self, number: int) -> tuple[Phase, ...]:
-        (phase,) = super().phases(number)
-        down: dict[str, Size] = {**phase.down, "control": "point"}
-        up: dict[str, Size] = {**phase.up, "control_change": "point"}
-        return (replace(phase, down=down, up=up),)
+        phases = super().phases(number)
+        if number == 0 or not self.stages.begins(number):
+            return phases
+        down: dict[str, Size] = {"z": "point"}
+        up: dict[str, Size] = {"statistics": 4}
+        dual = Phase("dual", down, up, self.score, self.set_dual, trains=False, everyone=True)
+        return (dual, *phases)
 
-    def drift(self, received: Vectors, memory: Vectors) -> Tensor | float:
-        return received["control"] - memory["control"]
-
-    def steps(
+    def score(
         self, at: Round, received: Vectors, memory: Vectors, client: Client
     ) -> tuple[Vectors, Vectors]:
-        reply, kept = super().steps(at, received, memory, client)
-        moved = received["z"] - reply["z"]
-        change = moved / (self.steps_of(at.number) * self.rate(at.number)) - received["control"]
-        return reply | {"control_change": change}, kept | {"control": memory["control"] + change}
+        (batch,) = client.minibatches(1)
+        return {"statistics": client.statistics(received["z"], batch)}, memory
 
-    def average(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
-        z = state["z"] + self.global_rate * (replies.mean("z") - state["z"])
-        control = state["control"] + replies.sum("control_change") / len(at.members)
-        if self.stages.ends(at.number):
-            control = torch.zeros_like(control)
-        moved = state | {"z": at.layout.project(z), "control": control}
-        return self.hand_on(at, moved, replies)
+    def set_dual(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
+        x, y = at.layout.unflatten(state["z"], state["carried"])
+        best = at.problem.refresh(x | y, replies.sum("statistics"))
+        return state | {"z": at.layout.flatten(x, {name: best[name] for name in y})}

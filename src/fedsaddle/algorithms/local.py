@@ -1,14 +1,21 @@
-"""Local steps and averaging: FedAvg and LocalSGDA.
+"""Gradient descent-ascent, local steps and averaging.
 
-FedAvg: McMahan, Moore, Ramage, Hampson and Agüera y Arcas, "Communication-Efficient Learning of
-Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
-LocalSGDA: Deng and Mahdavi, "Local Stochastic Gradient Descent Ascent", AISTATS 2021, Algorithm 1;
-with reshuffled local data it is the CDMA paper's CDMA-NC.
+ParallelSGDA: Lin, Jin and Jordan, "On Gradient Descent Ascent for Nonconvex-Concave Minimax
+Problems", ICML 2020, with one gradient from every client; CODASCA's NPA.
+LocalSGDA, LocalSGDA+: Deng and Mahdavi, "Local Stochastic Gradient Descent Ascent", AISTATS 2021,
+Algorithms 1 and 2; with reshuffled local data LocalSGDA is the CDMA paper's CDMA-NC.
+Extra Step Local SGD: Beznosikov, Samokhin and Gasnikov, "Distributed Saddle-Point Problems: Lower
+Bounds, Optimal and Robust Algorithms", 2020. FedAvg and FedProx, on the same loop: averaging.py.
 
     for each round:
       1. every client starts from the server's z
-      2. K times:  z_i ← Π(z_i − η ⊙ G_i(z_i; B))
+      2. K times:  z_i ← Π(z_i − η ⊙ G_i(z_i; B))                                  (LocalSGDA)
+                   the same, with G's dual part at (x̃, y_i), x̃ the snapshot          (LocalSGDA+)
+                   z½ = Π(z_i − η ⊙ G_i(z_i; B1));  z_i ← Π(z_i − η ⊙ G_i(z½; B2))   (extra step)
       3. the server takes the mean of the z_i
+      4. every so many rounds x̃ becomes the mean x                                 (LocalSGDA+)
+
+ParallelSGDA takes one gradient in 2, and the server's step is z ← Π(z − η ⊙ mean of the G_i(z; B)).
 """
 
 from typing import ClassVar
@@ -16,10 +23,65 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedsaddle.algorithms.base import Algorithm, Client, Phase, Replies, Round, Vectors
+from fedsaddle.algorithms.base import (
+    Algorithm,
+    Client,
+    Members,
+    Phase,
+    Replies,
+    Round,
+    Size,
+    Vectors,
+)
+from fedsaddle.layout import Layout
+from fedsaddle.problems import Batch
 
 
-class LocalSGDA(Algorithm):
+class DescentAscent(Algorithm):
+    """Fields of the methods with one step size for the primal and one for the dual variables."""
+
+    learning_rate: float = Field(0.2, gt=0, description="step size η on the primal variables")
+    dual_rate: float | None = Field(
+        None, gt=0, description="step size on the dual variables; as learning_rate when left out"
+    )
+
+    def eta(self, layout: Layout) -> Tensor:
+        """η, a number for every variable."""
+        return layout.on_parts(self.learning_rate, self.dual_rate or self.learning_rate)
+
+
+class ParallelSGDA(DescentAscent):
+    """One gradient from every client, one step on the server.
+
+    `z ← z − η ⊙ mean G_i(z; B)`; with `batch_size` 0 the gradient is over all of a client's rows.
+
+    >>> ParallelSGDA().phases(0)[0].name
+    'gradient'
+    """
+
+    name: ClassVar[str] = "parallel-sgda"
+    paper: ClassVar[str] = "Lin et al. 2020; NPA"
+
+    learning_rate: float = Field(1.0, gt=0, description="step size η on the primal variables")
+
+    def phases(self, number: int) -> tuple[Phase, ...]:
+        return (Phase("gradient", {"z": "point"}, {"gradient": "point"}, self.measure, self.step),)
+
+    def measure(
+        self, at: Round, received: Vectors, memory: Vectors, client: Client
+    ) -> tuple[Vectors, Vectors]:
+        z = received["z"]
+        if self.batch_size == 0:  # in passes of bounded size
+            return {"gradient": client.full_gradient(z)}, memory
+        (batch,) = client.minibatches(1)
+        return {"gradient": client.gradient(z, batch)}, memory
+
+    def step(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
+        z = state["z"] - self.eta(at.layout) * replies.mean("gradient")
+        return state | {"z": at.layout.project(z)}
+
+
+class LocalSGDA(DescentAscent):
     """K local descent-ascent steps, then a uniform mean.
 
     >>> LocalSGDA(learning_rate=0.1, local_steps=5).local_steps
@@ -29,10 +91,6 @@ class LocalSGDA(Algorithm):
     name: ClassVar[str] = "local-sgda"
     paper: ClassVar[str] = "Deng and Mahdavi 2021"
 
-    learning_rate: float = Field(0.2, gt=0, description="step size η on the primal variables")
-    dual_rate: float | None = Field(
-        None, gt=0, description="step size on the dual variables; as learning_rate when left out"
-    )
     local_steps: int = Field(10, ge=1, description="K, steps between two communications")
 
     def phases(self, number: int) -> tuple[Phase, ...]:
@@ -41,11 +99,14 @@ class LocalSGDA(Algorithm):
     def steps(
         self, at: Round, received: Vectors, memory: Vectors, client: Client
     ) -> tuple[Vectors, Vectors]:
-        z = received["z"]
-        eta = at.layout.on_parts(self.learning_rate, self.dual_rate or self.learning_rate)
+        z, eta = received["z"], self.eta(at.layout)
         for batch in client.minibatches(self.local_steps):
-            z = at.layout.project(z - eta * client.gradient(z, batch))
+            z = at.layout.project(z - eta * self.direction(z, batch, received, client))
         return {"z": z}, memory
+
+    def direction(self, z: Tensor, batch: Batch, received: Vectors, client: Client) -> Tensor:
+        """What a local step goes against."""
+        return client.gradient(z, batch)
 
     def weights(self, replies: Replies) -> Tensor | None:
         return None
@@ -54,15 +115,64 @@ class LocalSGDA(Algorithm):
         return state | {"z": replies.mean("z", self.weights(replies))}
 
 
-class FedAvg(LocalSGDA):
-    """K local steps, then a mean weighted by the clients' numbers of rows.
+class LocalSGDAPlus(LocalSGDA):
+    """LocalSGDA whose dual gradient is taken at a snapshot of the primal variables.
 
-    On plain risk this is the paper's method; on a problem with a dual variable the local steps
-    descend on x and ascend on y.
+    `x ← x − η ∇x F(x, y; B)`, `y ← y + γ ∇y F(x̃, y; B)` on the same minibatch. The snapshot x̃ goes
+    to a client once, not every round.
+
+    >>> method = LocalSGDAPlus(snapshot_rounds=3)
+    >>> [method.era(number) for number in range(5)]
+    [0, 0, 0, 1, 1]
     """
 
-    name: ClassVar[str] = "fedavg"
-    paper: ClassVar[str] = "McMahan et al. 2017"
+    name: ClassVar[str] = "local-sgda-plus"
+    paper: ClassVar[str] = "Deng and Mahdavi 2021, Algorithm 2"
 
-    def weights(self, replies: Replies) -> Tensor | None:
-        return replies.rows
+    snapshot_rounds: int = Field(5, ge=1, description="rounds that a primal snapshot x̃ serves")
+
+    def era(self, number: int) -> int:
+        return number // self.snapshot_rounds
+
+    def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
+        return super().start(z, layout, members) | {"snapshot": layout.x(z)}
+
+    def phases(self, number: int) -> tuple[Phase, ...]:
+        down: dict[str, Size] = {"z": "point", "snapshot": "primal"}
+        up: dict[str, Size] = {"z": "point"}
+        return (Phase("steps", down, up, self.steps, self.average, kept=("snapshot",)),)
+
+    def direction(self, z: Tensor, batch: Batch, received: Vectors, client: Client) -> Tensor:
+        layout, y = client.layout, client.layout.y(z)
+        snapshot = received["snapshot"].expand(*y.shape[:-1], -1)
+        dual = client.gradient(layout.join(snapshot, y), batch)
+        return layout.join(layout.x(client.gradient(z, batch)), layout.y(dual))
+
+    def average(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
+        state = super().average(at, state, replies)
+        if self.era(at.number + 1) == self.era(at.number):
+            return state
+        return state | {"snapshot": at.layout.x(state["z"])}
+
+
+class ExtraStepLocalSGD(LocalSGDA):
+    """Local extragradient steps: look ahead on one minibatch, step from z on another.
+
+    `z½ = z − η ⊙ G(z; B1)`, `z ← z − η ⊙ G(z½; B2)`.
+
+    >>> ExtraStepLocalSGD(local_steps=4).phases(0)[0].name
+    'steps'
+    """
+
+    name: ClassVar[str] = "extra-step-local-sgd"
+    paper: ClassVar[str] = "Beznosikov et al. 2020"
+
+    def steps(
+        self, at: Round, received: Vectors, memory: Vectors, client: Client
+    ) -> tuple[Vectors, Vectors]:
+        z, eta, project = received["z"], self.eta(at.layout), at.layout.project
+        batches = client.minibatches(2 * self.local_steps)
+        for first, second in zip(batches, batches, strict=True):
+            ahead = project(z - eta * client.gradient(z, first))
+            z = project(z - eta * client.gradient(ahead, second))
+        return {"z": z}, memory

@@ -3,6 +3,15 @@
 from dataclasses import dataclass
 
 
+def falling(start: float, power: float, number: int) -> float:
+    """`start / (number + 1)^power`, for round `number` from 0.
+
+    >>> falling(0.8, 0.5, 0), falling(0.8, 0.5, 3), falling(0.8, 0, 3)
+    (0.8, 0.4, 0.8)
+    """
+    return float(start / (number + 1) ** power)
+
+
 @dataclass(frozen=True)
 class Stages:
     """Stages of `rounds`, `rounds·growth`, `rounds·growth²`, … rounds.

@@ -68,9 +68,12 @@ def numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
 
     if pd.api.types.is_numeric_dtype(column.dtype):
         return column.to_numpy(dtype=np.float64, na_value=np.nan), np.zeros(len(column), bool)
-    cells = pd.Series(texts(column), dtype=object)
-    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64)
-    return values, np.isnan(values) & cells.notna().to_numpy()
+    is_plain = column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
+    cells = column if is_plain else pd.Series(texts(column), dtype=object)  # dates are not numbers
+    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    text = np.isnan(values)
+    text[text] = texts(column[text]) != None  # noqa: E711 (element by element)
+    return values, text
 
 
 def _finite_numbers(frame: pd.DataFrame, name: str, where: str) -> np.ndarray:

@@ -64,6 +64,7 @@ class ClientStack:
         self.carried = carried.expand(len(clients), -1)
 
     def _points(self, z: Tensor) -> Tensor:
+        """A row per client, also where all clients are at one point."""
         return z.expand(len(self._clients), -1)
 
     def _gather(self, rows: np.ndarray) -> Batch:
@@ -72,14 +73,15 @@ class ClientStack:
         inputs = data.inputs[index.reshape(-1)].reshape(*rows.shape, *data.inputs.shape[1:])
         return Batch(inputs, data.labels[index])
 
-    def minibatches(self, steps: int) -> Iterator[Batch]:
+    def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
         size = self._setup.batch_rows(int(self._clients[0]))
-        drawn = np.stack([self._drawn(int(client), steps * size) for client in self._clients])
+        wanted = steps * size
+        drawn = np.stack([self._drawn(int(client), wanted, stream) for client in self._clients])
         for step in range(steps):
             yield self._gather(drawn[:, step * size : (step + 1) * size])
 
-    def _drawn(self, client: int, wanted: int) -> np.ndarray:
-        key = ("batches", client, self._number, self._phase)
+    def _drawn(self, client: int, wanted: int, stream: str) -> np.ndarray:
+        key = (stream, client, self._number, self._phase)
         rows = self._setup.data.train[client]
         return reshuffled(rows, wanted, generator(self._setup.seed, *key))
 
@@ -104,8 +106,17 @@ class ClientStack:
             loss[group] += share * part.unsqueeze(1)
         return loss
 
-    def statistics(self, z: Tensor) -> Tensor:
+    def inner(self, x: Tensor, batch: Batch) -> Tensor:
+        value, self.carried = self._oracle.inner(self._points(x), self.carried, batch)
+        return value
+
+    def inner_pullback(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        return self._oracle.inner_pullback(self._points(x), self._points(v), self.carried, batch)
+
+    def statistics(self, z: Tensor, batch: Batch | None = None) -> Tensor:
         points = self._points(z)
+        if batch is not None:
+            return self._oracle.statistics(points, self.carried, batch)
         total = points.new_zeros(len(self._clients), self._setup.problem.n_statistics)
         for group, batch, _ in self._full_batches():
             total[group] += self._oracle.statistics(points[group], self.carried[group], batch)

@@ -29,15 +29,29 @@ class Ledger:
     """Running totals. Down counts every selected client, up every reply that arrived.
 
     `holders` notes in which era a client received the kept vectors, which are sent once an era.
+    With a simulated clock the seconds that phases took are added up too.
     """
 
     layout: Layout
-    totals: dict[str, int] = field(
+    totals: Entry = field(
         default_factory=lambda: dict.fromkeys(
             ("floats_down", "floats_up", "bytes_down", "bytes_up"), 0
         )
     )
     holders: dict[int, int] = field(default_factory=dict)
+
+    def floats_down(self, phase: Phase, era: int, clients: np.ndarray) -> np.ndarray:
+        """What each of these clients is sent: kept vectors go only to those without them."""
+        down = wire_down(phase, self.layout)
+        once = sum(size for name, size in down.items() if name in phase.kept)
+        floats = np.full(len(clients), sum(down.values()) - once)
+        if once:
+            floats[[self.holders.get(client) != era for client in clients.tolist()]] += once
+        return floats
+
+    def floats_up(self, phase: Phase) -> int:
+        """What each client sends back."""
+        return sum(wire_up(phase, self.layout).values())
 
     def charge(
         self,
@@ -48,26 +62,25 @@ class Ledger:
         selected: np.ndarray,
         arrived: Iterable[int],
         refused: Mapping[int, str],
+        seconds: float | None = None,
     ) -> Entry:
         """Book one attempt at a phase; the entry says who was asked, who answered, what it cost."""
-        down = wire_down(phase, self.layout)
-        once = sum(size for name, size in down.items() if name in phase.kept)
-        every = sum(down.values()) - once
-        newcomers = [client for client in selected.tolist() if self.holders.get(client) != era]
         answered = [int(client) for client in arrived]
+        floats_down = int(self.floats_down(phase, era, selected).sum())
+        floats_up = self.floats_up(phase) * len(answered)
         if phase.kept:
             self.holders.update(dict.fromkeys(answered, era))
-        floats_down = every * len(selected) + once * len(newcomers)
-        floats_up = sum(wire_up(phase, self.layout).values()) * len(answered)
         width = self.layout.dtype.itemsize
-        cost = {
+        cost: Entry = {
             "floats_down": floats_down,
             "floats_up": floats_up,
             "bytes_down": floats_down * width,
             "bytes_up": floats_up * width,
         }
+        if seconds is not None:
+            cost["simulated_seconds"] = seconds
         for name, amount in cost.items():
-            self.totals[name] += amount
+            self.totals[name] = self.totals.get(name, 0) + amount
         return {
             "round": number + 1,
             "phase": phase.name,

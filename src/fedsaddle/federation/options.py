@@ -20,13 +20,38 @@ class FederationOptions(BaseModel):
         0.5, ge=0, le=1, description="below this share of good replies the phase is tried again"
     )
     retries: int = Field(3, ge=0, description="how often, before the run stops")
-    availability: Literal["always", "uniform-response", "dropout"] = Field(
+    availability: Literal["always", "uniform-response", "dropout", "cyclic", "latency"] = Field(
         "always",
         description="who answers: all; ⌈p·selected⌉ with p uniform on [0.5, 1] (CDMA); "
-        "each client but for its dropout probability",
+        "each client but for its dropout probability; all, but selected among those whose time "
+        "of day it is (cyclic); the fastest, on a simulated clock (latency)",
     )
     dropout: float | dict[str, float] = Field(
         0.1, description="probability of no answer: one number, or one per client name"
+    )
+    cycle_rounds: int = Field(24, ge=1, description="cyclic: rounds of a day")
+    cycle_share: float = Field(
+        0.5, gt=0, le=1, description="cyclic: the share of a day in which a client can be reached"
+    )
+    latency_seconds: float = Field(
+        0.1, ge=0, description="latency: a median client's delay of request and reply together"
+    )
+    bandwidth: float = Field(
+        1e6, gt=0, description="latency: a median client's bytes per second, either way"
+    )
+    seconds_per_phase: float = Field(
+        1.0,
+        ge=0,
+        description="latency: a median client's work in a phase with local training "
+        "(a tenth of it in one without)",
+    )
+    device_spread: float = Field(
+        0.5, ge=0, description="latency: how unlike clients are (σ of log-normal factors)"
+    )
+    tail: float = Field(
+        2.0,
+        gt=0,
+        description="latency: Pareto index of the work's jitter; smaller: more stragglers",
     )
     groups: dict[str, list[str]] = Field(
         default_factory=dict,

@@ -1,6 +1,7 @@
 """Selection and availability: which clients are asked, and which of them answer.
 
-Both depend on (seed, phase, round, attempt) alone, so a run can be replayed anywhere.
+Both depend on (seed, phase, round, attempt) alone, so a run can be replayed anywhere. A phase that
+is `drawn_as` another one shares its clients.
 """
 
 from math import ceil
@@ -19,7 +20,8 @@ def select(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The clients asked in this attempt at a phase, in client order, and how often each was drawn.
 
-    Uniformly without replacement, unless the phase draws by probabilities of its own.
+    Uniformly without replacement, unless the phase draws by probabilities of its own. Clients out
+    of reach are not selected: fewer are asked then, and drawn by what is left of the probabilities.
     """
     able = at.members.able.numpy()
     size = options.clients_per_round or len(able)
@@ -28,15 +30,37 @@ def select(
             f"federation.clients_per_round: {size} asked for, but only "
             f"{len(able)} clients have training rows."
         )
-    random = generator(at.seed, "select", phase.name, at.number, attempt)
+    random = generator(at.seed, "select", phase.draw_key, at.number, attempt)
+    near = reachable(options, len(able), at.number)
+    pool = able[near]
     if phase.draw is not None:
-        probabilities = phase.draw(state, at.members).double().numpy()
-        drawn = random.choice(able, size, replace=True, p=probabilities / probabilities.sum())
+        weights = phase.draw(state, at.members).double().numpy()[near]
+        weights = weights if weights.sum() > 0 else np.ones(len(pool))
+        drawn = random.choice(pool, size, replace=True, p=weights / weights.sum())
         return np.unique(drawn, return_counts=True)
-    if phase.everyone or size == len(able):
-        return able, np.ones(len(able), np.int64)
-    chosen = np.sort(able[random.choice(len(able), size, replace=False)])
-    return chosen, np.ones(size, np.int64)
+    if not phase.everyone and size < len(pool):
+        pool = np.sort(pool[random.choice(len(pool), size, replace=False)])
+    return pool, np.ones(len(pool), np.int64)
+
+
+def reachable(options: FederationOptions, n_clients: int, number: int) -> np.ndarray | slice:
+    """The places, among the clients with training rows, of those reachable in round `number`.
+
+    All of them, unless availability is cyclic: the clients live around the globe in the order of
+    their numbers, so that neighbours share their hours. Client j of n can be reached for
+    `cycle_share` of every day, from the day's `j/n` on. When nobody can, the server waits for the
+    next one.
+
+    >>> options = FederationOptions(availability="cyclic", cycle_rounds=4, cycle_share=0.5)
+    >>> [reachable(options, 4, number).tolist() for number in (0, 1, 2, 4)]
+    [[0, 3], [0, 1], [1, 2], [0, 3]]
+    """
+    if options.availability != "cyclic":
+        return slice(None)
+    day = options.cycle_rounds * n_clients  # in parts of a round, to stay with whole numbers
+    since = (number * n_clients - np.arange(n_clients) * options.cycle_rounds) % day
+    awake = np.flatnonzero(since < options.cycle_share * day)
+    return awake if len(awake) else np.flatnonzero(since == since.max())
 
 
 def answering(
@@ -44,11 +68,18 @@ def answering(
     selected: np.ndarray,
     names: "tuple[str, ...]",
     at: Round,
-    phase: str,
+    draw_key: str,
     attempt: int = 0,
+    seconds: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The first ones to answer, as many as are enough, in client order."""
-    random = generator(at.seed, "availability", phase, at.number, attempt)
+    """The first ones to answer, as many as are enough, in client order.
+
+    First by the clock, where `seconds` says how long each of the selected takes.
+    """
+    if seconds is not None:
+        fastest = np.argsort(seconds, kind="stable")
+        return np.sort(selected[fastest[: ceil(options.enough * len(selected))]])
+    random = generator(at.seed, "availability", draw_key, at.number, attempt)
     arrivals = random.permutation(selected)
     if options.availability == "uniform-response":
         arrivals = arrivals[: ceil(random.uniform(0.5, 1.0) * len(selected))]

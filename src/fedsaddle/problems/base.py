@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from fedsaddle.layout import Layout, Named, Projection
 
-Kind = Literal["auc", "minimax", "risk"]
-"""auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual."""
+Kind = Literal["auc", "minimax", "risk", "compositional", "ratio"]
+"""auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual;
+compositional: a saddle behind an inner map (`Compositional`); ratio: risk with class weights that
+follow the model."""
 
 
 class Batch(NamedTuple):
@@ -118,6 +120,17 @@ class Problem(BaseModel):
             projections=self.projections(),
             dtype=dtype,
         )
+
+
+class Compositional(Protocol):
+    """What a problem of kind "compositional" has besides: the loss is taken at `g(x)`, where
+
+    `g(x; B) = x − ρ ∇ inner_loss(x; B)` and ρ is `inner_step`.
+    """
+
+    @property
+    def inner_step(self) -> float: ...
+    def inner_loss(self, x: Named, batch: Batch) -> Tensor: ...
 
 
 class NetworkProblem(Problem):

@@ -5,13 +5,13 @@ Descent on x and ascent on y are then the single step `z − η·G`. The sign is
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from fedsaddle.layout import Layout
-from fedsaddle.problems.base import Batch, Problem
+from fedsaddle.problems.base import Batch, Compositional, Problem
 
 Mode = Literal["stack", "loop"]
 
@@ -33,6 +33,12 @@ class Oracle:
         x, y = self.layout.unflatten(z, carried.clone())
         loss = self.problem.loss(x, y, Batch(*batch))
         return loss, self.layout.flatten_carried(x)
+
+    def _inner_loss(self, x: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.cat([x, x.new_zeros(self.layout.dy)])  # the inner loss knows no dual variables
+        named, _ = self.layout.unflatten(z, carried.clone())
+        loss = cast(Compositional, self.problem).inner_loss(named, Batch(*batch))
+        return loss, self.layout.flatten_carried(named)
 
     def _statistics(self, z: Tensor, carried: Tensor, *batch: Tensor) -> Tensor:
         x, _ = self.layout.unflatten(z, carried)
@@ -79,3 +85,22 @@ class Oracle:
         """The problem's statistics `(C, k)`."""
         with torch.no_grad():
             return torch.as_tensor(self._stacked(self._statistics, z, carried, *batch))
+
+    def inner(self, x: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`g(x) = x − ρ ∇L(x)`, `(C, dx)`, L the inner loss; and the carried values after it."""
+        x = x.detach().requires_grad_()
+        losses, carried = self._stacked(self._inner_loss, x, carried, *batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), x)
+        return x.detach() - self._inner_step * gradient, carried.detach()
+
+    def inner_pullback(self, x: Tensor, v: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """`∇g(x)ᵀ v = v − ρ ∇²L(x) v`, `(C, dx)`: an exact product, no Hessian is formed."""
+        x = x.detach().requires_grad_()
+        losses, _ = self._stacked(self._inner_loss, x, carried, *batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+        (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
+        return v - self._inner_step * product
+
+    @property
+    def _inner_step(self) -> float:
+        return cast(Compositional, self.problem).inner_step

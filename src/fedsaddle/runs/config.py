@@ -137,7 +137,7 @@ def check_solves(method: Algorithm, problem: Problem) -> None:
 def read(path: Path) -> Sections:
     """The sections of a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -40,7 +40,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with atomic(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -121,7 +121,7 @@ class RunFolder:
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Add objects to a JSON-lines file."""
         if rows:
-            with (self.path / name).open("a") as file:
+            with (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
 
     def cut(self, name: str, last_round: int) -> list[dict[str, Any]]:

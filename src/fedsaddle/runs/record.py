@@ -37,7 +37,7 @@ class RunRecord:
         try:
             return cls(
                 name=folder.resolve().name,
-                config=tomllib.loads((folder / "config.toml").read_text()),
+                config=tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")),
                 environment=_json(folder / "environment.json"),
                 data=_json(folder / "data.json"),
                 history=read_lines(folder / "metrics.jsonl"),
@@ -49,7 +49,7 @@ class RunRecord:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -57,6 +57,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_text().split("\n")[:-1]:
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
         rows.append(json.loads(line))
     return rows

@@ -5,14 +5,13 @@
 
   // A trace of the report (see report.py) becomes one or more traces of plotly.
   const lines = (trace) => {
-    const many = trace.lines || trace.x.length > 40;
+    const many = trace.x.length > (trace.lines ? 1 : 40);
     const main = {
       type: "scatter", mode: many ? "lines" : "lines+markers", name: trace.name,
       x: trace.x, y: trace.y, sent: trace.sent,
       line: { color: trace.colour, dash: trace.dash, width: 2.2 }, marker: { size: 5 },
       hovertemplate: "%{y:.4~g}",
     };
-    if (!trace.low) return [main];
     if (trace.whiskers) {
       main.error_y = {
         type: "data", thickness: 1.2, width: 3, color: trace.colour,
@@ -23,9 +22,12 @@
       main.hovertemplate = "%{y:.3f}, %{customdata} rows";
       return [main];
     }
-    const edge = { ...main, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { width: 0 } };
+    if (!trace.band) return [main];
+    const inside = (values) => values && values.filter((_, i) => trace.low[i] !== null);
+    const edge = { ...main, x: inside(trace.x), sent: inside(trace.sent),
+      mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { width: 0 } };
     const fill = { fill: "tonexty", fillcolor: trace.colour + "26" };
-    return [{ ...edge, y: trace.low }, { ...edge, y: trace.high, ...fill }, main];
+    return [{ ...edge, y: inside(trace.low) }, { ...edge, y: inside(trace.high), ...fill }, main];
   };
   const bars = (trace) => [{
     type: "bar", x: trace.x, y: trace.y, marker: { color: trace.colour },
@@ -49,7 +51,8 @@
   };
 
   const layout = (figure) => {
-    const axis = { automargin: true, zeroline: false, gridcolor: "#e3e7ea", title: { standoff: 10 } };
+    const axis = { automargin: true, zeroline: false, gridcolor: "#e3e7ea" };
+    const title = (text) => ({ text, standoff: 10, font: { size: 13 } });
     const square = figure.diagonal ? { range: [-0.02, 1.02], dtick: 0.2 } : {};
     const table = figure.traces.some((trace) => trace.kind === "heatmap");
     return {
@@ -57,9 +60,9 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
       hovermode: table || figure.diagonal ? "closest" : "x unified", dragmode: false,
       hoverlabel: { bgcolor: "#ffffff", bordercolor: "#b9c2c9", font: { family, color: "#1c2833" } },
-      xaxis: { ...axis, ...square, showgrid: !table, title: { text: figure.x_title, standoff: 10 } },
+      xaxis: { ...axis, ...square, showgrid: !table, title: title(figure.x_title) },
       yaxis: {
-        ...axis, ...square, title: { text: figure.y_title, standoff: 10 },
+        ...axis, ...square, title: title(figure.y_title),
         ...(table && { type: "category", autorange: "reversed", dtick: 1, showgrid: false,
           ticks: "", tickfont: { size: narrow() ? 10 : 12 } }),
       },

@@ -30,7 +30,13 @@ STATUS = {
     "not selected": "rgba(128,140,150,0.16)",
     "answered": "#5aa9d6",
     "selected, no answer": "#e69f00",
-    "refused": "#8f1d14",
+    "refused": "#a3241a",
+}
+COUNTS = {
+    "n+": "n_positive",
+    "n−": "n_negative",
+    "Test rows": "rows",
+    "Training rows": "train_rows",
 }
 MISSING = "–"
 MOST_CLIENTS, MOST_ROUNDS, MOST_ROWS = 64, 2000, 200
@@ -284,6 +290,12 @@ def summary(record: RunRecord) -> Row:
     return {name.removeprefix("test/"): value for name, value in found.items()}
 
 
+def worst(found: Row) -> str:
+    """The worst site and its AUC, or nothing."""
+    known = finite(found.get("worst_auc")) is not None
+    return f"{found.get('worst_site') or ''} {number(found['worst_auc'])}".strip() if known else ""
+
+
 def rounds_done(record: RunRecord) -> int:
     return max((row["round"] for row in (*record.history, *record.ledger)), default=0)
 
@@ -300,7 +312,7 @@ def last(record: RunRecord, name: str) -> float | None:
 def total(record: RunRecord, *names: str) -> float | None:
     """What was sent in all, by the ledger, or else by the history's running totals."""
     if record.ledger:
-        return sum(entry.get(name, 0) for entry in record.ledger for name in names)
+        return float(sum(entry.get(name, 0) for entry in record.ledger for name in names))
     found = [last(record, name) for name in names]
     return None if None in found else sum(value or 0 for value in found)
 
@@ -310,7 +322,7 @@ def sent(record: RunRecord) -> float | None:
 
 
 def clients(record: RunRecord) -> list[Row]:
-    return record.data.get("clients") or []
+    return list(record.data.get("clients") or [])
 
 
 def client_name(record: RunRecord, client: int) -> str:
@@ -336,11 +348,13 @@ def one_class(site: Row) -> bool:
 def opening(runs: Runs, titles: Sequence[str]) -> Html:
     """The title, what happened in plain words, and the numbers to remember."""
     several, (name, first) = len(runs) > 1, next(iter(runs.items()))
+    every = runs.values()
     facts = {
-        "Data": first.data.get("source"),
-        "Classes": ", ".join(map(str, first.data.get("classes") or [])),
-        "Started": first.environment.get("started"),
+        "Data": [run.data.get("source") or "" for run in every],
+        "Classes": [", ".join(map(str, run.data.get("classes") or [])) for run in every],
+        "Started": [str(run.environment.get("started") or "")[:10] for run in every],
     }
+    known = {fact: "; ".join(dict.fromkeys(filter(None, found))) for fact, found in facts.items()}
     lines = [tag("li", tag("strong", label), ": ", sentence(run)) for label, run in runs.items()]
     gloss = note(
         "AUC is the chance that a positive case is ranked above a negative one: 1 is perfect, 0.5 "
@@ -350,10 +364,10 @@ def opening(runs: Runs, titles: Sequence[str]) -> Html:
         "header",
         tag("p", "Federated training report", class_="kicker"),
         tag("h1", f"{len(runs)} runs compared" if several else name),
-        tag("p", " · ".join(f"{k}: {v}" for k, v in facts.items() if v), class_="facts"),
+        tag("p", " · ".join(f"{k}: {v}" for k, v in known.items() if v), class_="facts"),
         tag("ul", *lines, class_="lead") if several else tag("p", sentence(first), class_="lead"),
         None if several else cards(first),
-        gloss if any("auc" in summary(run) for run in runs.values()) else None,
+        gloss if any("auc" in summary(run) for run in every) else None,
         tag("nav", *(tag("a", t, href=f"#{anchor(t)}") for t in titles), aria_label="Sections"),
     )
 
@@ -373,31 +387,31 @@ def sentence(record: RunRecord) -> str:
         parts.append(f"pooled test AUC {number(found['auc'])}{between}")
     elif finite(found.get("accuracy")) is not None:
         parts.append(f"test accuracy {number(found['accuracy'])}")
-    if finite(found.get("worst_auc")) is not None:
-        parts.append(f"worst site {found.get('worst_site', '')} {number(found['worst_auc'])}")
+    if worst(found):
+        parts.append(f"worst site {worst(found)}")
     undefined = sum(map(one_class, sites(record).values()))
     if undefined:
-        rest = (
-            "have one class only and their AUC"
-            if undefined > 1
-            else "has one class only and its AUC"
+        have, their = ("has", "its") if undefined == 1 else ("have", "their")
+        parts.append(
+            f"{plural(undefined, 'site')} {have} one class only and {their} AUC is undefined"
         )
-        parts.append(f"{plural(undefined, 'site')} {rest} is undefined")
     if sent(record) is not None:
         parts.append(f"{megabytes(sent(record))} were sent")
     return "; ".join(parts) + "."
 
 
 def cards(record: RunRecord) -> Html:
-    found, done, planned = summary(record), rounds_done(record), rounds_planned(record)
-    at = record.evaluation.get("round", done)
+    found = summary(record)
+    between = f"95 % interval {bounds(found)}" if bounds(found) else ""
+    calibration = f"ECE {number(found['ece'])}" if finite(found.get("ece")) is not None else ""
+    at = record.evaluation.get("round")
     down, up = (megabytes(total(record, name)) for name in ("bytes_down", "bytes_up"))
     entries = [
-        ("Pooled test AUC", number(found.get("auc")), bounds(found)),
+        ("Pooled test AUC", number(found.get("auc")), between),
         ("Worst site’s AUC", number(found.get("worst_auc")), found.get("worst_site") or ""),
-        ("Test accuracy", number(found.get("accuracy")), f"ECE {number(found.get('ece'))}"),
+        ("Test accuracy", number(found.get("accuracy")), calibration),
         ("Sent", megabytes(sent(record)), f"{down} to the sites, {up} back"),
-        ("Rounds", f"{done:,}", f"of {planned:g}; model of round {at}" if planned else ""),
+        ("Rounds", f"{rounds_done(record):,}", f"test numbers of round {at}" if at else ""),
         ("Time", duration(last(record, "seconds")), ""),
     ]
     boxes = (
@@ -409,26 +423,24 @@ def cards(record: RunRecord) -> Html:
 
 
 def comparison(runs: Runs) -> Html:
-    """One row per run."""
-    rows = []
-    for i, (name, run) in enumerate(runs.items()):
-        found = summary(run)
-        rows.append(
-            [
-                join([tag("i", class_="swatch", style=f"background:{colour(i)}"), name]),
-                named(run, "algorithm"),
-                named(run, "problem"),
-                interval(found),
-                f"{number(found.get('worst_auc'))} {found.get('worst_site') or ''}",
-                *(number(found.get(m)) for m in ("average_precision", "accuracy", "ece")),
-                megabytes(sent(run)),
-                f"{rounds_done(run):,}",
-                duration(last(run, "seconds")),
-            ]
-        )
-    header = ["Run", "Method", "Problem", "Pooled AUC (95 % interval)", "Worst site’s AUC"]
-    header += ["AUPRC", "Accuracy", "ECE", "Sent", "Rounds", "Time"]
-    return table("The runs on the test rows", header, rows, text=2)
+    """One row per run, without the columns of which no run knows anything."""
+    found = {name: summary(run) for name, run in runs.items()}
+    swatches = (
+        tag("i", class_="swatch", style=f"background:{colour(i)}") for i in range(len(runs))
+    )
+    metrics = {"AUPRC": "average_precision", "Accuracy": "accuracy", "ECE": "ece"}
+    columns: dict[str, list[str]] = {
+        "Run": [join(pair) for pair in zip(swatches, runs, strict=True)],
+        "Method": [named(run, "algorithm") for run in runs.values()],
+        "Problem": [named(run, "problem") for run in runs.values()],
+        "Pooled AUC (95 % interval)": [interval(row) for row in found.values()],
+        "Worst site’s AUC": [worst(row) or MISSING for row in found.values()],
+        **{head: [number(row.get(m)) for row in found.values()] for head, m in metrics.items()},
+        "Sent": [megabytes(sent(run)) for run in runs.values()],
+        "Rounds": [f"{rounds_done(run):,}" for run in runs.values()],
+    }
+    told = {head: cells for head, cells in columns.items() if set(cells) != {MISSING}}
+    return table("The runs on the test rows", [*told], zip(*told.values(), strict=True), text=2)
 
 
 def curves(runs: Runs) -> Html:
@@ -437,19 +449,18 @@ def curves(runs: Runs) -> Html:
     rows = (row for run in runs.values() for row in run.history)
     known = {name for row in rows for name, value in row.items() if finite(value) is not None}
     tested = {name.partition("/")[2] for name in known if name.startswith(("test/", "validation/"))}
-    plain = sorted(
-        m for m in tested if not m.startswith("worst_") and m[-4:] not in ("_low", "high")
-    )
+    ends = ("_low", "_high")
+    plain = sorted(m for m in tested if not m.startswith("worst_") and not m.endswith(ends))
     panels: dict[str, list[Row]] = {}
     for metric in ["auc"] if "auc" in tested else plain:
         title = "AUC" if metric == "auc" else metric.replace("_", " ").capitalize()
-        names = (f"test/{metric}", f"validation/{metric}", f"test/worst_{metric}")
-        for i, (word, name) in enumerate(
-            zip(("test", "validation", "worst site"), names, strict=True)
-        ):
+        words = {f"test/{metric}": "test", f"validation/{metric}": "validation"}
+        words[f"test/worst_{metric}"] = "worst site"
+        for i, (name, word) in enumerate(words.items()):
             if name in known and len(runs) == 1:
                 style = {"name": word.capitalize(), "colour": colour(i), "dash": [*DASHES][i]}
-                panels.setdefault(title, []).append(curve(first, name) | style)
+                line = curve(first, name) | style | {"band": True}
+                panels.setdefault(title, []).append(line)
             elif name in known:
                 panels[f"{title}, {word}"] = curve_per_run(runs, name)
     if "train/objective" in known:
@@ -475,16 +486,17 @@ def curve_per_run(runs: Runs, name: str) -> list[Row]:
 
 
 def curve(record: RunRecord, name: str) -> Row:
-    """A metric's values, with its interval, by round and by megabytes sent."""
+    """A metric's values by round and by megabytes sent."""
     rows = [row for row in record.history if finite(row.get(name)) is not None]
     both = zip(column(rows, "bytes_up"), column(rows, "bytes_down"), strict=True)
-    ends = {end: column(rows, f"{name}_{end}") for end in ("low", "high")}
     return {
         "x": column(rows, "round"),
         "sent": [None if up is None or down is None else (up + down) / 1e6 for up, down in both],
         "y": column(rows, name),
+        "low": column(rows, f"{name}_low"),
+        "high": column(rows, f"{name}_high"),
         "label": f"{name} ends at {number(rows[-1][name])}" if rows else f"{name} has no values",
-    } | (ends if rows and None not in (*ends["low"], *ends["high"]) else {})
+    }
 
 
 def site_table(runs: Runs) -> Html:
@@ -495,31 +507,37 @@ def site_table(runs: Runs) -> Html:
     known = [site for row in rows.values() for site in row]
     if not rows:
         return note("The record has no list of sites.")
-    metric = "auc" if any("auc" in site for site in known) else "accuracy"
+    metric = next((m for m in ("auc", "accuracy") if any(m in site for site in known)), "")
     values = {name: [v for v in column(row, metric) if v is not None] for name, row in rows.items()}
-    order = sorted(rows, key=lambda name: min(values[name], default=math.inf))
-    lows = column(known, f"{metric}_low") + column(known, metric)
-    start = math.floor(10 * min((v for v in lows if v is not None), default=0.5)) / 10
-    extra = {"Accuracy": "accuracy"} if metric == "auc" and len(runs) == 1 else {}
-    counts = {"n+": "n_positive", "n−": "n_negative", "Test rows": "rows"}
-    counts |= {"Training rows": "train_rows"}
-    title = f"{'AUC' if metric == 'auc' else 'Accuracy'} (95 % interval)"
-    scale = tag("span", tag("span", f"{start:g}"), tag("span", "1"), class_="scale")
-    header = ["Site", *([title] if len(runs) == 1 else runs), scale, *extra, *counts]
-    body = [
+    order = sorted(rows, key=lambda name: min(values[name], default=math.inf))[:MOST_ROWS]
+    ends = [v for v in column(known, f"{metric}_low") + column(known, metric) if v is not None]
+    start = math.floor(10 * min(ends, default=0.5)) / 10
+    columns: list[tuple[Any, list[Any]]] = [("Site", order)]
+    if metric:
+        title = "AUC" if metric == "auc" else "Accuracy"
+        for i, run in enumerate(runs):
+            heading = f"{title} (95 % interval)" if len(runs) == 1 else run
+            columns.append((heading, [site_value(rows[name][i], metric) for name in order]))
+        scale = tag("span", tag("span", f"{start:g}"), tag("span", "1"), class_="scale")
+        columns.append((scale, [forest(rows[name], metric, start) for name in order]))
+    if metric == "auc" and len(runs) == 1:
+        shares = [number(rows[name][0].get("accuracy")) for name in order]
+        columns.append(("Accuracy", shares))
+    for heading, count in COUNTS.items():
+        if any(finite(site.get(count)) is not None for site in known):
+            columns.append((heading, [shared(rows[name], count) for name in order]))
+    caption = f"Test {title} by site, worst first" if metric else "The sites and their rows"
+    hidden = plural(len(rows) - len(order), "further site")
+    heads, cells = zip(*columns, strict=True)
+    return join(
         [
-            name,
-            *(site_value(site, metric) for site in rows[name]),
-            forest(rows[name], metric, start),
-            *(number(rows[name][0].get(m)) for m in extra.values()),
-            *(shared(rows[name], m) for m in counts.values()),
+            run_key(runs)
+            if metric
+            else note("The model has not been evaluated on the test rows yet."),
+            table(caption, heads, zip(*cells, strict=True), text=len(runs) + 1 if metric else 0),
+            note(f"{hidden} with higher or undefined values.") if len(rows) > len(order) else None,
         ]
-        for name in order[:MOST_ROWS]
-    ]
-    hidden = len(order) - len(body)
-    more = note(f"{plural(hidden, 'site')} with higher or undefined values are not listed.")
-    caption = f"Test {title} by site, worst first"
-    return join([table(caption, header, body, text=len(runs) + 1), more if hidden else None])
+    )
 
 
 def shared(row: Sequence[Row], name: str) -> str:
@@ -532,12 +550,13 @@ def site_value(site: Row, metric: str) -> Html:
     """A site's value, or in words why there is none."""
     if finite(site.get(metric)) is not None:
         between = bounds(site, metric)
-        tail = tag("span", f" ({between})", class_="quiet") if between else None
-        return join([number(site[metric]), tail])
-    if not site:
-        return Html("not in this run")
-    empty, single = site.get("rows") == 0, metric == "auc" and one_class(site)
-    reason = "no test rows" if empty else "undefined (one class)" if single else "not evaluated"
+        tail = [" ", tag("span", f"({between})", class_="quiet bounds")] if between else []
+        return join([number(site[metric]), *tail])
+    reason = "not evaluated" if site else "not in this run"
+    if site.get("rows") == 0:
+        reason = "no test rows"
+    elif metric == "auc" and one_class(site):
+        reason = "undefined (one class)"
     return tag("span", reason, class_="quiet")
 
 
@@ -551,10 +570,8 @@ def forest(row: Sequence[Row], metric: str, start: float) -> Html:
         tag("line", x1=place(x), x2=place(x), y1=0, y2="100%", class_="tick") for x in (start, 1)
     ]
     for i, site in enumerate(row):
-        y, (value, low, high) = (
-            10 + 14 * i,
-            (finite(site.get(metric + end)) for end in ("", "_low", "_high")),
-        )
+        y = 10 + 14 * i
+        value, low, high = (finite(site.get(metric + end)) for end in ("", "_low", "_high"))
         if low is not None and high is not None:
             marks.append(tag("line", x1=place(low), x2=place(high), y1=y, y2=y, stroke=colour(i)))
         if value is not None:
@@ -568,17 +585,21 @@ def discrimination(runs: Runs) -> Html:
     for i, (name, run) in enumerate(runs.items()):
         style = {"name": name, "colour": colour(i)}
         if found := run.evaluation.get("roc"):
-            area = f"{name}: AUC {number(summary(run).get('auc'))}"
-            roc.append({"x": found["fpr"], "y": found["tpr"], "label": area, "lines": True} | style)
+            label = f"{name}: AUC {number(summary(run).get('auc'))}"
+            rates = {"x": [*map(finite, found["fpr"])], "y": [*map(finite, found["tpr"])]}
+            roc.append(rates | style | {"label": label, "lines": True})
         if found := run.evaluation.get("reliability"):
-            bins = zip(
-                *(found[k] for k in ("predicted", "observed", "low", "high", "rows")), strict=True
-            )
-            filled = [b for b in bins if None not in map(finite, b)]
-            points = {
-                k: [b[j] for b in filled] for j, k in enumerate(("x", "y", "low", "high", "rows"))
-            }
             label = f"{name}: expected calibration error {number(summary(run).get('ece'))}"
+            names = {
+                "x": "predicted",
+                "y": "observed",
+                "low": "low",
+                "high": "high",
+                "rows": "rows",
+            }
+            bins = zip(*(map(finite, found[part]) for part in names.values()), strict=True)
+            filled = zip(*(b for b in bins if None not in b), strict=True)
+            points = dict.fromkeys(names, ()) | dict(zip(names, filled, strict=False))
             calibration.append(points | style | {"label": label, "whiskers": True})
     if not roc and not calibration:
         return note("ROC and calibration need a final evaluation of two classes; there is none.")
@@ -586,7 +607,11 @@ def discrimination(runs: Runs) -> Html:
         ("ROC curve, all test rows pooled", roc, "False positive rate", "True positive rate"),
         ("Calibration, 95 % intervals", calibration, "Predicted probability", "Observed share"),
     )
-    figures = (chart(*panel, height=400, diagonal=True) for panel in panels if panel[1])
+    figures = (
+        chart(title, traces, x_title, y_title, height=400, diagonal=True)
+        for title, traces, x_title, y_title in panels
+        if traces
+    )
     return join([run_key(runs), tag("div", *figures, class_="grid")])
 
 
@@ -628,19 +653,15 @@ def bill(label: str, entries: Sequence[Row]) -> list[str]:
 def sent_by_round(record: RunRecord, name: str, index: int, several: bool) -> list[Row]:
     """Cumulative megabytes: of one run in both directions, of several the sum."""
     rounds = {r: list(e) for r, e in groupby(record.ledger, lambda entry: entry["round"])}
-    ways = {"To the sites": ["bytes_down"], "Back": ["bytes_up"]}
+    ways = {"To the sites": ("bytes_down",), "Back": ("bytes_up",)}
+    chosen = {name: ("bytes_down", "bytes_up")} if several else ways
     traces = []
-    for i, (way, names) in enumerate(
-        ({name: [n for w in ways.values() for n in w]} if several else ways).items()
-    ):
-        steps = (
-            sum(e.get(n, 0) for e in entries for n in names) / 1e6 for entries in rounds.values()
-        )
-        y = list(accumulate(steps))
+    for i, (way, names) in enumerate(chosen.items()):
+        steps = (sum(e.get(n, 0) for e in entries for n in names) for entries in rounds.values())
+        y = [amount / 1e6 for amount in accumulate(steps)]
+        label = f"{way}: {y[-1]:.3g} MB at the end"
         style = {"colour": colour(index + i), "dash": [*DASHES][i], "lines": True}
-        traces.append(
-            {"name": way, "x": [*rounds], "y": y, "label": f"{way}: {y[-1]:.3g} MB"} | style
-        )
+        traces.append({"name": way, "x": [*rounds], "y": y, "label": label} | style)
     return traces
 
 
@@ -704,9 +725,7 @@ def heat_map(record: RunRecord, n_clients: int) -> Html:
         [
             tag("ul", *swatches, class_="key"),
             chart("Sites by round", [trace], height=height),
-            note(
-                "A round shows the worst that happened in it: a site may answer in one phase only."
-            ),
+            note("A cell shows the worst that happened to a site in any phase of the round."),
         ]
     )
 

@@ -11,6 +11,7 @@ from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.engines import Engine
 from fedsaddle.errors import UserError
 from fedsaddle.federation import FederationOptions, Ledger, answering, screen, select
+from fedsaddle.federation.clock import response_seconds
 from fedsaddle.federation.ledger import Entry, wire_up
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Problem
@@ -61,7 +62,8 @@ def gather(
         received["carried"] = state["carried"]
     for attempt in range(federation.retries + 1):
         selected, draws = select(federation, at, phase, state, attempt)
-        asked = answering(federation, selected, plan.names, at, phase.name, attempt)
+        seconds = _seconds(plan, ledger, at, phase, attempt, selected)
+        asked = answering(federation, selected, plan.names, at, phase.draw_key, attempt, seconds)
         answers = engine.ask(phase, at.number, asked, received) if len(asked) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
@@ -74,6 +76,7 @@ def gather(
             selected,
             np.sort(arrived),
             {refusal.client: refusal.reason for refusal in refused},
+            None if seconds is None else float(seconds[np.isin(selected, asked)].max()),
         )
         entries.append(entry)
         if len(clients) and len(clients) >= federation.quorum * len(selected):
@@ -84,6 +87,18 @@ def gather(
                 draws=torch.from_numpy(draws[np.searchsorted(selected, clients)]),
             )
     raise UserError(_no_quorum(plan, at, phase, entries[-1]))
+
+
+def _seconds(
+    plan: Plan, ledger: Ledger, at: Round, phase: Phase, attempt: int, selected: np.ndarray
+) -> np.ndarray | None:
+    """How long each selected client takes, where the run has a simulated clock."""
+    if plan.federation.availability != "latency":
+        return None
+    width = plan.layout.dtype.itemsize
+    down = ledger.floats_down(phase, plan.algorithm.era(at.number), selected) * width
+    up = ledger.floats_up(phase) * width
+    return response_seconds(plan.federation, at, phase, attempt, selected, down, up)
 
 
 def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> str:

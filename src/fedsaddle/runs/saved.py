@@ -84,7 +84,7 @@ class SavedModel:
         """From a run's `model/` folder alone."""
         path = folder / "model.json"
         try:
-            saved = json.loads(path.read_text())
+            saved = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such file; give a run's model folder.") from None
         except (OSError, ValueError) as error:

@@ -201,6 +201,8 @@ class Training:
             settings.run.seed,
         )
         self.ledger = Ledger(self.layout)
+        if settings.federation.availability == "latency":
+            self.ledger.totals["simulated_seconds"] = 0.0
         self.state = self._start()
         self.done = 0
         self.seconds = 0.0

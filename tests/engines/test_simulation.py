@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+
+import fedsaddle
+from fedsaddle.algorithms import CODASCA, LocalSGDA
+from fedsaddle.data import FederatedData
+from fedsaddle.errors import UserError
+from fedsaddle.problems import AUC, Problem
+
+
+def data_of(sizes, seed=0, dim=3):
+    random = np.random.default_rng(seed)
+    clients = []
+    for shift, n in enumerate(sizes):
+        y = (random.random(n) < 0.4).astype(np.int64)
+        y[:2] = [0, 1][: len(y[:2])]
+        clients.append((random.normal(size=(n, dim)) + y[:, None] + 0.3 * shift, y))
+    return FederatedData.from_clients(clients)
+
+
+def vectors(result):
+    return torch.cat([value.flatten() for value in (*result.x.values(), *result.y.values())])
+
+
+@pytest.mark.parametrize("stack_size", [2, 8])
+def test_the_number_of_workers_changes_nothing(stack_size):
+    data = data_of([40, 3, 25, 40, 17, 9])
+    engine = {"stack_size": stack_size}
+    one, two, three = (
+        fedsaddle.train("auc", data, CODASCA(), rounds=4, engine={**engine, "workers": workers})
+        for workers in (1, 2, 3)
+    )
+    assert torch.equal(vectors(one), vectors(two))
+    assert torch.equal(vectors(one), vectors(three))
+    assert one.history[-1]["test/auc"] == two.history[-1]["test/auc"]
+
+
+def test_the_callers_threads_are_left_as_they_were():
+    before = torch.get_num_threads()
+    fedsaddle.train("auc", data_of([20, 20]), LocalSGDA(), rounds=1)
+    assert torch.get_num_threads() == before
+
+
+def test_loop_and_stack_agree_in_double_precision():
+    data = data_of([40, 3, 25, 40])
+    runs = [
+        fedsaddle.train(
+            "auc", data, CODASCA(), rounds=5, engine={"dtype": "float64", "clients": how}
+        )
+        for how in ("stack", "loop")
+    ]
+    torch.testing.assert_close(vectors(runs[0]), vectors(runs[1]), rtol=0, atol=1e-12)
+
+
+def test_dropout_noise_is_the_same_for_any_number_of_workers():
+    data = data_of([30, 30, 30])
+    network = torch.nn.Sequential(
+        torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    )
+    runs = [
+        fedsaddle.train(AUC(model=network), data, rounds=3, engine={"workers": w, "stack_size": 2})
+        for w in (1, 2)
+    ]
+    assert torch.equal(vectors(runs[0]), vectors(runs[1]))
+
+
+def test_batch_norm_statistics_are_averaged_and_used_in_evaluation():
+    data = data_of([30, 30])
+    network = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(3, momentum=1.0), torch.nn.Linear(3, 1)
+    ).double()
+    result = fedsaddle.train(
+        AUC(model=network),
+        data,
+        LocalSGDA(batch_size=0, local_steps=1),
+        rounds=1,
+        engine={"dtype": "float64"},
+    )
+    means = [data.inputs[data.train[k]].double().mean(0) for k in range(2)]
+    expected = torch.stack(means).mean(0)
+    torch.testing.assert_close(result.x["0.running_mean"], expected, rtol=0, atol=1e-6)
+    assert result.model.training is False
+    torch.testing.assert_close(result.model[0].running_mean, expected, rtol=0, atol=1e-6)
+
+
+def test_cuda_is_refused_where_there_is_none():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(UserError, match=r"engine\.device"):
+        fedsaddle.train("auc", data_of([20]), rounds=1, engine={"device": "cuda"})
+
+
+class Broken(Problem):
+    """Gives a loss that is not finite for clients whose inputs are large."""
+
+    def start(self, generator):
+        return {"w": torch.zeros(1)}, {}
+
+    def loss(self, x, y, batch):
+        large = batch.inputs.mean() > 50
+        return x["w"].sum() * torch.where(large, torch.tensor(float("nan")), torch.tensor(1.0))
+
+
+def test_a_client_that_answers_nan_is_refused_and_named_and_the_round_goes_on():
+    good = [torch.ones(5, 1) for _ in range(3)]
+    data = FederatedData.from_clients([*good, 100 * torch.ones(5, 1)], test=0, validation=0)
+    result = fedsaddle.train(Broken(), data, LocalSGDA(learning_rate=1.0, local_steps=1), rounds=2)
+    assert result.x["w"].item() == pytest.approx(-2.0)
+    entries = result.record.ledger
+    assert [entry["refused"] for entry in entries] == [{"3": "'z' is not finite"}] * 2
+    assert [entry["answered"] for entry in entries] == [[0, 1, 2, 3]] * 2
+
+
+def test_below_the_quorum_the_run_stops_and_says_why():
+    data = FederatedData.from_clients(
+        [torch.ones(5, 1), 100 * torch.ones(5, 1), 100 * torch.ones(5, 1)], test=0, validation=0
+    )
+    with pytest.raises(UserError, match=r"only 1 of 3 .* 4 times .*'client-1': 'z' is not finite"):
+        fedsaddle.train(Broken(), data, LocalSGDA(), rounds=2)

@@ -1,0 +1,58 @@
+import pytest
+import torch
+from torch import nn
+
+from fedsaddle.errors import UserError
+from fedsaddle.models import ModelOptions, build
+
+
+class Odd(nn.Module):
+    def __init__(self, outputs: int, width: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, outputs)
+
+
+def not_a_network(outputs):
+    return outputs
+
+
+def test_shapes_of_the_named_networks():
+    rows = torch.zeros(5, 2, 3)
+    assert build(ModelOptions(name="logistic"), (2, 3), 1)(rows).shape == (5, 1)
+    mlp = build(ModelOptions(name="mlp", arguments={"hidden": [7, 4]}), (2, 3), 10)
+    assert mlp(rows).shape == (5, 10)
+    widths = [layer.out_features for layer in mlp if isinstance(layer, nn.Linear)]
+    assert widths == [7, 4, 10]
+
+
+def test_weights_follow_from_the_seed_alone():
+    options = ModelOptions(name="mlp")
+    torch.manual_seed(1)
+    first = build(options, (4,), 1, seed=3).state_dict()
+    before = torch.get_rng_state()
+    second = build(options, (4,), 1, seed=3).state_dict()
+    assert torch.equal(before, torch.get_rng_state()), "the caller's random state was moved"
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    other = build(options, (4,), 1, seed=4).state_dict()
+    assert not torch.equal(first["1.weight"], other["1.weight"])
+
+
+def test_any_module_by_import_path():
+    options = ModelOptions(name=f"{__name__}:Odd", arguments={"width": 6})
+    assert build(options, (9,), 2).layer.weight.shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": "logistc"}, "did you mean 'logistic'"),
+        ({"name": "nowhere.at:all"}, "cannot import 'nowhere.at:all'"),
+        ({"name": "math:missing"}, "cannot import 'math:missing'"),
+        ({"name": "mlp", "arguments": {"hiden": [3]}}, "did you mean 'hidden'"),
+        ({"name": "mlp", "arguments": {"hidden": ["x"]}}, "cannot be made"),
+        ({"name": f"{__name__}:not_a_network"}, "no torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_built_is_said(options, says):
+    with pytest.raises(UserError, match=says):
+        build(ModelOptions(**options), (4,), 1)

@@ -1,0 +1,90 @@
+"""Real processes, real signals."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+RUN = ["train", "--rounds", "60", "--set", "data.clients=4", "--set", "run.checkpoint_every=3"]
+
+
+def fedsaddle(*arguments, **options):
+    command = [sys.executable, "-m", "fedsaddle", *map(str, arguments)]
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def rounds_written(run):
+    path = run / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def wait_for(condition, process, seconds=120):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit, "the run did not get there in time"
+        time.sleep(0.005)
+
+
+def test_killed_again_and_again_then_resumed_ends_with_the_same_bytes(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    code, _, err = finish(fedsaddle(*RUN, "--out", whole))
+    assert code == 0, err
+    delays = random.Random(7)
+    process = fedsaddle(*RUN, "--out", killed)
+    for rounds in (1, 14, 37):
+        wait_for(lambda rounds=rounds: rounds_written(killed) > rounds, process)
+        time.sleep(delays.random() / 20)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not (killed / "model/model.safetensors").exists()
+        process = fedsaddle("train", "--resume", "--out", killed)
+    code, _, err = finish(process)
+    assert code == 0, err
+    for name in ("model/model.safetensors", "model/best.safetensors", "ledger.jsonl"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+    assert not list(killed.rglob(".*")), "a temporary file was left behind"
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert finish(fedsaddle(*RUN, "--out", whole))[0] == 0
+    process = fedsaddle(*RUN, "--out", stopped)
+    wait_for(lambda: rounds_written(stopped) > 5, process)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130
+    assert f"fedsaddle train --resume --out {stopped}" in err
+    assert "Traceback" not in err
+    assert finish(fedsaddle("train", "--resume", "--out", stopped))[0] == 0
+    model = "model/model.safetensors"
+    assert (whole / model).read_bytes() == (stopped / model).read_bytes()
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        code, out, err = finish(fedsaddle(*RUN, "--out", disk / "run"))
+        assert code == 2
+        assert err.startswith(f"fedsaddle: {disk / 'run'}: cannot be written: No space left")
+        assert err.count("\n") == 1
+        assert out == ""
+        assert not list(disk.rglob(".*")), "a temporary file was left behind"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
