@@ -119,6 +119,9 @@ def train(
         _say({"run": str(out), "report": str(report), **result.evaluation}, "", True)
     else:
         _show_result(result, out)
+    if result.stopped:
+        print(f"fedsaddle: {result.stopped}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()

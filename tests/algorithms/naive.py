@@ -236,7 +236,10 @@ def _coda(w: World, m: Any, rounds: int, controlled: bool, batch_dual: bool) -> 
 
 
 def _dual_of_batches(w: World, t: int, z: Tensor) -> Tensor:
-    """CODA: α = mean score of the negatives − mean score of the positives, over fresh batches."""
+    """CODA: α = mean score of the negatives − mean score of the positives, over fresh batches.
+
+    With the margin surrogate the maximum over α ≥ 0 is at [m + that]₊.
+    """
     sums, counts = {0: 0.0, 1: 0.0}, {0: 0, 1: 0}
     for i in w.answers("dual", t, everyone=True):
         for row in w.draw(i, t, "dual", 1)[0]:
@@ -245,9 +248,11 @@ def _dual_of_batches(w: World, t: int, z: Tensor) -> Tensor:
             label = int(w.case.data.labels[row])
             sums[label] = sums[label] + h
             counts[label] += 1
-    if not (counts[0] and counts[1]):
-        return z
-    alpha = sums[0] / counts[0] - sums[1] / counts[1]
+    positive = sums[1] / counts[1] if counts[1] else z[-3]  # nobody has one: a stands for it
+    negative = sums[0] / counts[0] if counts[0] else z[-2]
+    alpha = negative - positive
+    if w.case.margin is not None:
+        alpha = torch.clamp(w.case.margin + alpha, min=0)
     return torch.cat([z[:-1], alpha.reshape(1)])
 
 
@@ -423,6 +428,40 @@ def cdma_ada(w: World, m: Any, rounds: int) -> Iterator[State]:
         return {"z": z_next, "correction": u, "previous": z}
 
     return with_outputs(one_round, w, m, {"z": w.z0, "previous": w.z0}, rounds)
+
+
+@transcribes("catalyst-scaffold-s")
+def catalyst_scaffold_s(w: World, m: Any, rounds: int) -> Iterator[State]:
+    """Hou et al. 2021 on a part of the clients; the same clients serve both exchanges.
+
+    H_i is the saddle gradient of f_i + θ/2 ‖x − c_x‖² − θ/2 ‖y − c_y‖².
+    """
+    eta_l = m.learning_rate
+    eta_g = eta_l if m.global_rate is None else m.global_rate
+    taken = 0
+
+    def one_round(t: int, state: State) -> State:
+        nonlocal taken
+        z, center = state["z"], state["center"]
+
+        def H(at: Tensor, rows: Any) -> Tensor:  # noqa: N802
+            return w.G(at, rows) + m.prox * (at - center)
+
+        clients = w.answers("correction", t)
+        u = mean([H(z, w.case.rows(i)) for i in clients])
+        steps = int(w.random("local steps", t).geometric(1 / m.local_steps))
+        points = []
+        for i in clients:
+            z_i = z
+            for rows in w.draw(i, t, "steps", steps):
+                z_i = w.project(z_i - eta_l * (H(z_i, rows) + u - H(z, rows)))
+            points.append(z_i)
+        z = w.project(z + eta_g / eta_l * (mean(points) - z))
+        due = any(k % m.center_steps == 0 for k in range(taken + 1, taken + steps + 1))
+        taken += steps
+        return {"z": z, "correction": u, "center": z if due else center}
+
+    return with_outputs(one_round, w, m, {"z": w.z0, "center": w.z0}, rounds)
 
 
 @transcribes("scaffold")

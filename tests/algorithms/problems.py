@@ -94,6 +94,7 @@ class Case:
     loss: Callable[[Tensor, np.ndarray], Tensor]
     gradient: Callable[[Tensor, np.ndarray], Tensor]
     project: Callable[[Tensor], Tensor] = lambda z: z
+    margin: float | None = None
     inner: Callable[[Tensor, np.ndarray], Tensor] | None = None
     """`g(x; ξ)` of a compositional problem; `outer(h, y, ζ)` is f."""
     outer: Callable[[Tensor, Tensor, np.ndarray], Tensor] | None = None
@@ -169,16 +170,13 @@ def _without_labels(clients: list[np.ndarray]) -> FederatedData:
     )
 
 
-def _row_means(data: FederatedData, of_row: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
-    table = [_unpack(row) for row in data.inputs.numpy()]
-
-    def mean(rows: np.ndarray) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for row in rows:
-            total = total + of_row(table[row])
-        return total / len(rows)
-
-    return mean
+def _row_mean(
+    table: list[dict[str, Tensor]], rows: np.ndarray, of_row: Callable[[dict[str, Tensor]], Tensor]
+) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        total = total + of_row(table[row])
+    return total / len(rows)
 
 
 SIZES = (6, 4, 5, 6, 3)
@@ -187,6 +185,7 @@ SIZES = (6, 4, 5, 6, 3)
 def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float = 0.3) -> Case:
     """Strongly convex, strongly concave, different at every client; closed-form gradients."""
     data = _without_labels(quadratic_rows(sizes, noise=noise))
+    table = [_unpack(row) for row in data.inputs.numpy()]
 
     def loss(z: Tensor, rows: np.ndarray) -> Tensor:
         x, y = z[:DX], z[DX:]
@@ -195,7 +194,7 @@ def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float =
             u, v = x - r["p"], y - r["q"]
             return u @ r["A"] @ u / 2 + x @ r["B"] @ y - v @ r["C"] @ v / 2
 
-        return _row_means(data, one)(rows)
+        return _row_mean(table, rows, one)
 
     def gradient(z: Tensor, rows: np.ndarray) -> Tensor:
         x, y = z[:DX], z[DX:]
@@ -205,7 +204,7 @@ def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float =
             on_y = r["B"].T @ x - r["C"] @ (y - r["q"])
             return torch.cat([on_x, -on_y])
 
-        return _row_means(data, one)(rows)
+        return _row_mean(table, rows, one)
 
     problem: Problem = BallQuadratic() if ball else Quadratic()
 
@@ -220,15 +219,16 @@ def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float =
 
 def bilinear() -> Case:
     data = _without_labels(quadratic_rows(SIZES, seed=1))
+    table = [_unpack(row) for row in data.inputs.numpy()]
 
     def loss(z: Tensor, rows: np.ndarray) -> Tensor:
         x, y = z[:DX], z[DX:]
-        return _row_means(data, lambda r: x @ r["B"] @ y + r["p"] @ x - r["q"] @ y)(rows)
+        return _row_mean(table, rows, lambda r: x @ r["B"] @ y + r["p"] @ x - r["q"] @ y)
 
     def gradient(z: Tensor, rows: np.ndarray) -> Tensor:
         x, y = z[:DX], z[DX:]
         one = lambda r: torch.cat([r["B"] @ y + r["p"], r["q"] - r["B"].T @ x])  # noqa: E731
-        return _row_means(data, one)(rows)
+        return _row_mean(table, rows, one)
 
     z0 = torch.tensor([0.5] * DX + [-0.25] * DY, dtype=torch.float64)
     return Case("bilinear", "minimax", Bilinear(), data, z0, DX, loss, gradient)
@@ -237,12 +237,14 @@ def bilinear() -> Case:
 def bowl(sizes: tuple[int, ...] = SIZES, noise: float = 0.3) -> Case:
     """A plain risk: no dual variable."""
     data = _without_labels(quadratic_rows(sizes, seed=2, noise=noise))
+    table = [_unpack(row) for row in data.inputs.numpy()]
 
     def loss(z: Tensor, rows: np.ndarray) -> Tensor:
-        return _row_means(data, lambda r: (z - r["p"]) @ r["A"] @ (z - r["p"]) / 2)(rows) + 0.5
+        pull = _row_mean(table, rows, lambda r: (z - r["p"]) @ r["A"] @ (z - r["p"]) / 2)
+        return pull + 0.5
 
     def gradient(z: Tensor, rows: np.ndarray) -> Tensor:
-        return _row_means(data, lambda r: r["A"] @ (z - r["p"]))(rows)
+        return _row_mean(table, rows, lambda r: r["A"] @ (z - r["p"]))
 
     z0 = torch.full((DX,), 0.5, dtype=torch.float64)
     return Case("bowl", "risk", Bowl(), data, z0, DX, loss, gradient)
@@ -359,7 +361,7 @@ def auc(margin: float | None = None) -> Case:
     name = "auc" if margin is None else "auc-margin"
     gradient = saddle_gradient(loss, len(z0) - 1)
     prepared = problem.prepare(data)
-    return Case(name, "auc", prepared, data, z0, len(z0) - 1, loss, gradient, project)
+    return Case(name, "auc", prepared, data, z0, len(z0) - 1, loss, gradient, project, margin)
 
 
 def risk() -> Case:

@@ -20,6 +20,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
     "some": {"clients_per_round": 3},
     "uniform-response": {"clients_per_round": 4, "availability": "uniform-response"},
     "dropout": {"clients_per_round": 4, "availability": "dropout", "dropout": 0.4},
+    "cyclic": {"availability": "cyclic", "cycle_rounds": 4, "cycle_share": 0.6},
 }
 
 local = {"learning_rate": 0.07, "local_steps": 4, "batch_size": 2}
@@ -67,8 +68,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {**local, "dual_rate": 0.03, "correction_rate": 2.0, "power": 0.5},
     ],
     "catalyst-scaffold-s": [
-        {**local, "global_rate": 0.8, "prox": 0.4, "center_steps": 6},
-        {**local, "global_rate": 1.2, "prox": 0.0, "center_steps": 1},
+        {**local, "global_rate": 0.08, "prox": 0.4, "center_steps": 6},
+        {**local, "prox": 0.3, "center_steps": 1, "batch_size": 0},
+        {**local, "global_rate": 0.05, "prox": 0.0, "center_steps": 1000},
     ],
     "scaffold": [{**local, "global_rate": 1.3}, {**local, "batch_size": 0}],
     "q-fedavg": [{**local, "q": 1.0}, {**local, "q": 0.3}, {**local, "q": 2.0, "batch_size": 0}],

@@ -9,13 +9,9 @@ from fedsaddle.algorithms.codasca import CODASCA
 from fedsaddle.algorithms.compositional import LocalSCGDAM
 from fedsaddle.algorithms.drfa import DRFA, DRFAGA, DRFAProx
 from fedsaddle.algorithms.fair import AFL, QFedAvg
-from fedsaddle.algorithms.local import (
-    ExtraStepLocalSGD,
-    LocalSGDA,
-    LocalSGDAPlus,
-    ParallelSGDA,
-)
+from fedsaddle.algorithms.local import ExtraStepLocalSGD, LocalSGDA, LocalSGDAPlus
 from fedsaddle.algorithms.momentum import LocalSGDAM, LocalSGDM, LocalSGDMRL
+from fedsaddle.algorithms.parallel import ParallelSGDA
 from fedsaddle.algorithms.scaffold import SCAFFOLD
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -175,6 +175,9 @@ class Algorithm(BaseModel):
         description="rows of a minibatch (0: all rows); smaller clients use what they have",
     )
 
+    clip: float | None = Field(
+        None, gt=0, description="a client's gradient longer than this is scaled down to it"
+    )
     output_rule: OutputRule = Field(
         "last",
         description="what is returned: the last iterate, the mean over rounds (average), "

@@ -1,8 +1,8 @@
 """CDMA: cross-device minimax averaging with a global correction of the local steps.
 
-Xie, Zhang, Zhang, Shen and Qian, "Cross-Device Federated Minimax Averaging" (seed 004),
-Algorithms 1-2. The two phases of a round draw their clients separately. In saddle-gradient
-signs the paper's (u, v) is one vector u, and η stands for (η_t, γ_t):
+Xie, Zhang, Shen, Liu and Qian, "CDMA: A Practical Cross-Device Federated Learning Algorithm for
+General Minimax Problems", AAAI 2023, Algorithms 1-2. The two phases of a round draw their clients
+separately. In saddle-gradient signs the paper's (u, v) is one vector u; η_t stands for (η_t, γ_t):
 
     for each round t:
       1. some clients send their full gradients at the server's z_t; the server takes
@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsaddle.algorithms.base import Client, Members, Phase, Replies, Round, Size, Vectors
-from fedsaddle.algorithms.local import DescentAscent
+from fedsaddle.algorithms.parallel import DescentAscent
 from fedsaddle.algorithms.schedules import falling
 from fedsaddle.layout import Layout
 from fedsaddle.problems.base import Kind
@@ -41,7 +41,7 @@ class CDMAOne(DescentAscent):
     """
 
     name: ClassVar[str] = "cdma-one"
-    paper: ClassVar[str] = "CDMA, Algorithms 1-2 with α = 1"
+    paper: ClassVar[str] = "Xie et al. 2023, with α = 1"
     solves: ClassVar[frozenset[Kind]] = frozenset({"auc", "minimax"})
 
     learning_rate: float = Field(0.3, gt=0, description="step size η on the primal variables")
@@ -95,7 +95,7 @@ class CDMAAda(CDMAOne):
     """
 
     name: ClassVar[str] = "cdma-ada"
-    paper: ClassVar[str] = "CDMA, Algorithms 1-2"
+    paper: ClassVar[str] = "Xie et al. 2023"
 
     learning_rate: float = Field(0.5, gt=0, description="c_η, first step size on the primal")
     correction_rate: float = Field(

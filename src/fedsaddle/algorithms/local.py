@@ -1,7 +1,5 @@
-"""Gradient descent-ascent, local steps and averaging.
+"""Local descent-ascent steps and averaging.
 
-ParallelSGDA: Lin, Jin and Jordan, "On Gradient Descent Ascent for Nonconvex-Concave Minimax
-Problems", ICML 2020, with one gradient from every client; CODASCA's NPA.
 LocalSGDA, LocalSGDA+: Deng and Mahdavi, "Local Stochastic Gradient Descent Ascent", AISTATS 2021,
 Algorithms 1 and 2; with reshuffled local data LocalSGDA is the CDMA paper's CDMA-NC.
 Extra Step Local SGD: Beznosikov, Samokhin and Gasnikov, "Distributed Saddle-Point Problems: Lower
@@ -14,8 +12,6 @@ Bounds, Optimal and Robust Algorithms", 2020. FedAvg and FedProx, on the same lo
                    z½ = Π(z_i − η ⊙ G_i(z_i; B1));  z_i ← Π(z_i − η ⊙ G_i(z½; B2))   (extra step)
       3. the server takes the mean of the z_i
       4. every so many rounds x̃ becomes the mean x                                 (LocalSGDA+)
-
-ParallelSGDA takes one gradient in 2, and the server's step is z ← Π(z − η ⊙ mean of the G_i(z; B)).
 """
 
 from typing import ClassVar
@@ -24,7 +20,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsaddle.algorithms.base import (
-    Algorithm,
     Client,
     Members,
     Phase,
@@ -33,52 +28,9 @@ from fedsaddle.algorithms.base import (
     Size,
     Vectors,
 )
+from fedsaddle.algorithms.parallel import DescentAscent
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Batch
-
-
-class DescentAscent(Algorithm):
-    """Fields of the methods with one step size for the primal and one for the dual variables."""
-
-    learning_rate: float = Field(0.2, gt=0, description="step size η on the primal variables")
-    dual_rate: float | None = Field(
-        None, gt=0, description="step size on the dual variables; as learning_rate when left out"
-    )
-
-    def eta(self, layout: Layout) -> Tensor:
-        """η, a number for every variable."""
-        return layout.on_parts(self.learning_rate, self.dual_rate or self.learning_rate)
-
-
-class ParallelSGDA(DescentAscent):
-    """One gradient from every client, one step on the server.
-
-    `z ← z − η ⊙ mean G_i(z; B)`; with `batch_size` 0 the gradient is over all of a client's rows.
-
-    >>> ParallelSGDA().phases(0)[0].name
-    'gradient'
-    """
-
-    name: ClassVar[str] = "parallel-sgda"
-    paper: ClassVar[str] = "Lin et al. 2020; NPA"
-
-    learning_rate: float = Field(1.0, gt=0, description="step size η on the primal variables")
-
-    def phases(self, number: int) -> tuple[Phase, ...]:
-        return (Phase("gradient", {"z": "point"}, {"gradient": "point"}, self.measure, self.step),)
-
-    def measure(
-        self, at: Round, received: Vectors, memory: Vectors, client: Client
-    ) -> tuple[Vectors, Vectors]:
-        z = received["z"]
-        if self.batch_size == 0:  # in passes of bounded size
-            return {"gradient": client.full_gradient(z)}, memory
-        (batch,) = client.minibatches(1)
-        return {"gradient": client.gradient(z, batch)}, memory
-
-    def step(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
-        z = state["z"] - self.eta(at.layout) * replies.mean("gradient")
-        return state | {"z": at.layout.project(z)}
 
 
 class LocalSGDA(DescentAscent):

@@ -87,7 +87,14 @@ class ClientStack:
 
     def gradient(self, z: Tensor, batch: Batch) -> Tensor:
         _, gradient, self.carried = self._oracle.gradient(self._points(z), self.carried, batch)
-        return gradient
+        return self._clipped(gradient)
+
+    def _clipped(self, gradient: Tensor) -> Tensor:
+        clip = self._setup.algorithm.clip
+        if clip is None:
+            return gradient
+        norm: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        return gradient * (clip / norm).clamp(max=1)
 
     def loss(self, z: Tensor, batch: Batch) -> Tensor:
         return self._oracle.loss(self._points(z), self.carried, batch).unsqueeze(1)
@@ -97,7 +104,7 @@ class ClientStack:
         for group, batch, share in self._full_batches():
             _, part, _ = self._oracle.gradient(points[group], self.carried[group], batch)
             gradient[group] += share * part
-        return gradient
+        return self._clipped(gradient)
 
     def full_loss(self, z: Tensor) -> Tensor:
         points, loss = self._points(z), self._points(z).new_zeros(len(self._clients), 1)

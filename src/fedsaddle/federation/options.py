@@ -46,11 +46,11 @@ class FederationOptions(BaseModel):
         "(a tenth of it in one without)",
     )
     device_spread: float = Field(
-        0.5, ge=0, description="latency: how unlike clients are (σ of log-normal factors)"
+        0.5, ge=0, le=5, description="latency: how unlike clients are (σ of log-normal factors)"
     )
     tail: float = Field(
         2.0,
-        gt=0,
+        ge=0.5,
         description="latency: Pareto index of the work's jitter; smaller: more stragglers",
     )
     groups: dict[str, list[str]] = Field(

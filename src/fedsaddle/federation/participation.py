@@ -25,11 +25,6 @@ def select(
     """
     able = at.members.able.numpy()
     size = options.clients_per_round or len(able)
-    if size > len(able):
-        raise UserError(
-            f"federation.clients_per_round: {size} asked for, but only "
-            f"{len(able)} clients have training rows."
-        )
     random = generator(at.seed, "select", phase.draw_key, at.number, attempt)
     near = reachable(options, len(able), at.number)
     pool = able[near]
@@ -76,9 +71,9 @@ def answering(
 
     First by the clock, where `seconds` says how long each of the selected takes.
     """
+    enough = ceil(round(options.enough * len(selected), 9))  # 0.55 · 100 is a bit above 55
     if seconds is not None:
-        fastest = np.argsort(seconds, kind="stable")
-        return np.sort(selected[fastest[: ceil(options.enough * len(selected))]])
+        return np.sort(selected[np.argsort(seconds, kind="stable")[:enough]])
     random = generator(at.seed, "availability", draw_key, at.number, attempt)
     arrivals = random.permutation(selected)
     if options.availability == "uniform-response":
@@ -86,7 +81,7 @@ def answering(
     elif options.availability == "dropout":
         lost = np.array([_dropout(options, names[client]) for client in arrivals])
         arrivals = arrivals[random.random(len(arrivals)) >= lost]
-    return np.sort(arrivals[: ceil(options.enough * len(selected))])
+    return np.sort(arrivals[:enough])
 
 
 def _dropout(options: FederationOptions, name: str) -> float:
@@ -95,8 +90,13 @@ def _dropout(options: FederationOptions, name: str) -> float:
     return options.dropout
 
 
-def check_dropout(options: FederationOptions, names: "tuple[str, ...]") -> None:
-    """Refuse dropout probabilities outside [0, 1] and names of no client."""
+def check_options(options: FederationOptions, names: "tuple[str, ...]", n_able: int) -> None:
+    """Refuse, before anything runs, what does not fit these clients."""
+    if options.clients_per_round > n_able:
+        raise UserError(
+            f"federation.clients_per_round: {options.clients_per_round} asked for, but only "
+            f"{n_able} clients have training rows."
+        )
     table = options.dropout if isinstance(options.dropout, dict) else {"": options.dropout}
     for name, probability in table.items():
         if not 0 <= probability <= 1:

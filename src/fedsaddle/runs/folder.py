@@ -131,12 +131,24 @@ class RunFolder:
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
         return kept
 
-    def save_checkpoint(self, number: int, tensors: Mapping[str, Tensor], note: Any) -> None:
-        """Keep this state and the one before it."""
-        folder = self.path / "checkpoints"
-        write_tensors(folder / f"round-{number:07d}.safetensors", tensors, json.dumps(note))
-        for old in self.checkpoints()[:-2]:
-            old.unlink()
+    def _checkpoint(self, number: int) -> Path:
+        return self.path / "checkpoints" / f"round-{number:07d}.safetensors"
+
+    def save_checkpoint(
+        self, number: int, tensors: Mapping[str, Tensor], note: Any, good: int
+    ) -> None:
+        """Keep this state, the one before it, and the last one of a round that was good."""
+        write_tensors(self._checkpoint(number), tensors, json.dumps(note))
+        found = self.checkpoints()
+        needed = [path for path in found if path <= self._checkpoint(good)][-1:] + found[-2:]
+        for path in found:
+            if path not in needed:
+                path.unlink()
+
+    def drop_checkpoints_after(self, number: int) -> None:
+        for path in self.checkpoints():
+            if path > self._checkpoint(number):
+                path.unlink()
 
     def checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"))

@@ -19,6 +19,9 @@ class EvaluationOptions(BaseModel):
         description="metric that picks the best model; by default validation/auc, "
         "validation/accuracy or train/objective, whichever the problem has",
     )
+    guard: bool = Field(
+        True, description="stop at the last good state when the run diverges or collapses"
+    )
     sites: int = Field(
         64, ge=0, description="write every site's own metrics when there are at most this many"
     )

@@ -31,6 +31,10 @@ class Plan:
     seed: int
 
 
+class Diverged(UserError):
+    """The numbers of a run are no longer usable."""
+
+
 def run_round(
     plan: Plan, engine: Engine, ledger: Ledger, state: Vectors, number: int
 ) -> tuple[Vectors, list[Entry]]:
@@ -79,6 +83,8 @@ def gather(
             None if seconds is None else float(seconds[np.isin(selected, asked)].max()),
         )
         entries.append(entry)
+        if len(clients):
+            entry["norms"] = longest(state, clients, vectors)
         if len(clients) and len(clients) >= federation.quorum * len(selected):
             return Replies(
                 torch.from_numpy(clients),
@@ -86,7 +92,7 @@ def gather(
                 rows=torch.from_numpy(plan.train_rows[clients]),
                 draws=torch.from_numpy(draws[np.searchsorted(selected, clients)]),
             )
-    raise UserError(_no_quorum(plan, at, phase, entries[-1]))
+    raise _no_quorum(plan, at, phase, entries[-1])
 
 
 def _seconds(
@@ -101,16 +107,27 @@ def _seconds(
     return response_seconds(plan.federation, at, phase, attempt, selected, down, up)
 
 
-def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> str:
+def longest(
+    state: Vectors, clients: np.ndarray, vectors: Vectors, most: int = 3
+) -> dict[str, float]:
+    """The clients whose reply is furthest from what the server holds (or longest), and how far."""
+    name = "z" if "z" in vectors else next(iter(vectors))
+    known = state.get(name)
+    moved = vectors[name] if known is None else vectors[name] - known
+    top = moved.norm(dim=1).topk(min(most, len(clients)))
+    norms = [float(f"{norm:.4g}") for norm in top.values.tolist()]
+    return dict(zip(map(str, clients[top.indices.numpy()].tolist()), norms, strict=True))
+
+
+def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> UserError:
     good = len(entry["answered"]) - len(entry["refused"])
     message = (
         f"round {at.number + 1}, phase '{phase.name}': only {good} of {len(entry['selected'])} "
         f"selected clients gave a good reply, {plan.federation.retries + 1} times in a row; "
         f"federation.quorum is {plan.federation.quorum:g}."
     )
-    if entry["refused"]:
-        client, reason = next(iter(entry["refused"].items()))
-        message += f" Client '{plan.names[int(client)]}': {reason}."
-        if "finite" in reason:
-            message += " A smaller algorithm.learning_rate may help."
-    return message
+    if not entry["refused"]:
+        return UserError(message)
+    client, reason = next(iter(entry["refused"].items()))
+    message += f" Client '{plan.names[int(client)]}': {reason}."
+    return Diverged(message) if "finite" in reason else UserError(message)

@@ -24,7 +24,7 @@ from fedsaddle.data import FederatedData
 from fedsaddle.engines import Engine, EngineOptions, Simulation
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.federation import FederationOptions, Ledger
-from fedsaddle.federation.participation import check_dropout
+from fedsaddle.federation.participation import check_options
 from fedsaddle.keyed import torch_generator
 from fedsaddle.layout import Layout, Named
 from fedsaddle.metrics import (
@@ -41,9 +41,10 @@ from fedsaddle.models import ModelOptions
 from fedsaddle.problems import Problem
 from fedsaddle.runs.config import check_solves, write_sections
 from fedsaddle.runs.folder import RunFolder, disk_errors, write_json
+from fedsaddle.runs.guard import Guard, exploded
 from fedsaddle.runs.options import EvaluationOptions, RunOptions
 from fedsaddle.runs.record import RunRecord
-from fedsaddle.runs.rounds import Plan, run_round
+from fedsaddle.runs.rounds import Diverged, Plan, run_round
 from fedsaddle.runs.saved import describe, save_description, save_weights, trained_network
 
 Row = dict[str, Any]
@@ -99,6 +100,8 @@ class Result:
     record: RunRecord
     best_round: int | None
     folder: Path | None
+    stopped: str | None = None
+    """Why the run ended before its last round; None when it did not."""
 
     @property
     def history(self) -> list[Row]:
@@ -183,7 +186,8 @@ class Training:
     ) -> None:
         check_solves(algorithm, problem)
         _check_data(problem, data)
-        check_dropout(settings.federation, data.names)
+        n_able = int(np.count_nonzero(data.train.counts))
+        check_options(settings.federation, data.names, n_able)
         self.problem = problem.prepare(data)
         self.data, self.algorithm, self.settings = data, algorithm, settings
         self.folder, self.resume, self.observer = folder, resume, observer or Silent()
@@ -208,7 +212,11 @@ class Training:
         self.seconds = 0.0
         self.history: list[Row] = []
         self.entries: list[Row] = []
-        self._best_point: tuple[Tensor, Tensor] | None = None
+        metric = self.best.metric
+        higher = metric != OBJECTIVE and higher_is_better(metric)
+        self.guard = Guard(metric, higher, settings.evaluation.guard)
+        self._good = (0, self.state["output"], self.state["carried"])
+        self.stopped: str | None = None
 
     def _start(self) -> Vectors:
         x, y = self.problem.start(torch_generator(self.settings.run.seed, "start"))
@@ -239,39 +247,66 @@ class Training:
             engine.close()
 
     def _rounds(self, engine: Engine, interrupted: threading.Event) -> None:
-        rounds = self.settings.run.rounds
+        rounds, started = self.settings.run.rounds, time.perf_counter() - self.seconds
         every = self.settings.evaluation.every or max(1, rounds // 50)
-        clock = time.perf_counter()
         if self.done == 0:
             self._measure(engine)
         while self.done < rounds:
-            self.state, entries = run_round(self.plan, engine, self.ledger, self.state, self.done)
-            self.done += 1
-            now = time.perf_counter()
-            self.seconds, clock = self.seconds + now - clock, now
-            self._note("ledger.jsonl", self.entries, entries)
-            last = self.done == rounds
-            row = self._measure(engine) if last or self.done % every == 0 else None
+            try:
+                self.state, entries = run_round(
+                    self.plan, engine, self.ledger, self.state, self.done
+                )
+                self.done += 1
+                self.seconds = time.perf_counter() - started
+                self._note("ledger.jsonl", self.entries, entries)
+                last = self.done == rounds
+                row = self._measure(engine) if last or self.done % every == 0 else None
+                wrong = None if row is None else self.guard.judge(row, last)
+            except Diverged as error:
+                if not (self.guard.on and self._good[0]):
+                    raise
+                wrong = str(error)
+            if wrong:
+                self._stop(wrong)
+                return
+            if row is not None and not self.guard.bad_in_a_row:
+                self._good = (self.done, self._point(), self.state["carried"])
             self.observer.round(self.done, row, self.ledger.totals)
             if last or self.done % self.settings.run.checkpoint_every == 0 or interrupted.is_set():
                 self._checkpoint(engine)
             if interrupted.is_set() and not last:
                 raise Interrupted(f"stopped after round {self.done} of {rounds}")
 
+    def _stop(self, wrong: str) -> None:
+        """End the run at its last good state, and say what to try."""
+        good = self._good[0]
+        where = exploded(self.entries, self.data.names)
+        self.stopped = (
+            f"the run diverged after round {self.done}: {wrong}"
+            + (f" ({where})" if where else "")
+            + f"; kept the model of round {good}. Try a smaller algorithm.learning_rate, "
+            "algorithm.clip, or, for AUC, problem.closed_form."
+        )
+        if self.folder:
+            self.folder.drop_checkpoints_after(good)
+        self.done = good
+
     def _point(self) -> Tensor:
         """The iterate; after the last round, what the method returns."""
+        if self.stopped:
+            return self._good[1]
         if self.done == self.settings.run.rounds:
             return self.state["output"]
         return self.state["z"]
 
+    def _carried(self) -> Tensor:
+        return self._good[2] if self.stopped else self.state["carried"]
+
     def _evaluate(self, engine: Engine, split: str) -> list[SiteEvaluation]:
         try:
-            return engine.evaluate(self._point(), self.state["carried"], split)
+            return engine.evaluate(self._point(), self._carried(), split)
         except ValueError as error:
-            raise UserError(
-                f"round {self.done}: the model can no longer be evaluated ({error}); "
-                "a smaller algorithm.learning_rate may help."
-            ) from None
+            raise Diverged(f"the model can no longer be evaluated ({error})") from None
 
     def _measure(self, engine: Engine) -> Row:
         few = self.data.n_clients <= self.settings.evaluation.sites
@@ -286,10 +321,8 @@ class Training:
         row |= self.algorithm.observe(self.state, self.plan.members)
         row |= {**self.ledger.totals, "seconds": round(self.seconds, 3)}
         self._note("metrics.jsonl", self.history, [row])
-        if self.done and self.best.improves(row):
-            self._best_point = (z, carried)
-            if self.folder:
-                save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
+        if self.done and self.best.improves(row) and self.folder:
+            save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
         return row
 
     def _note(self, name: str, kept: list[Row], rows: list[Row]) -> None:
@@ -304,13 +337,15 @@ class Training:
         tensors |= {f"memory.{name}": vector for name, vector in engine.memory_state().items()}
         holders = torch.tensor(sorted(self.ledger.holders.items()), dtype=torch.int64)
         tensors["holders"] = holders.reshape(-1, 2)
+        good, tensors["good.z"], tensors["good.carried"] = self._good
         note = {
             "round": self.done,
+            "good": good,
             "best": [self.best.round, self.best.value],
             "totals": self.ledger.totals,
             "seconds": self.seconds,
         }
-        self.folder.save_checkpoint(self.done, tensors, note)
+        self.folder.save_checkpoint(self.done, tensors, note, self._good[0])
 
     def _open_folder(self, engine: Engine) -> None:
         if not self.folder:
@@ -336,12 +371,17 @@ class Training:
             self.ledger.totals = note["totals"]
             self.done, self.seconds = note["round"], note["seconds"]
             self.best.round, self.best.value = note["best"]
+            self._good = (note["good"], tensors["good.z"], tensors["good.carried"])
         self.history = self.folder.cut("metrics.jsonl", self.done if saved else -1)
         self.entries = self.folder.cut("ledger.jsonl", self.done if saved else -1)
+        for row in self.history:
+            self.guard.judge(row, last=False)
 
     def _finish(self, engine: Engine) -> Result:
-        z, carried = self._point(), self.state["carried"]
+        z, carried = self._point(), self._carried()
         evaluation: Row = {"round": self.done}
+        if self.stopped:
+            evaluation["stopped"] = self.stopped
         if len(self.data.test.indices):
             evaluation |= evaluation_of(self._evaluate(engine, "test"))
         record = RunRecord(
@@ -364,6 +404,7 @@ class Training:
             record,
             self.best.round,
             self.folder.path if self.folder else None,
+            self.stopped,
         )
 
     def _environment(self) -> Row:
