@@ -38,6 +38,7 @@ def test_parts_of_a_stack():
     assert layout.y(stack).tolist() == [[2], [5]]
     assert torch.equal(layout.join(layout.x(stack), layout.y(stack)), stack)
     assert layout.on_parts(0.5, 2.0).tolist() == [0.5, 0.5, 2.0]
+    assert (layout.on_parts(0.5, 0.5) * torch.ones(3)).tolist() == [0.5] * 3
 
 
 def test_projection_moves_only_the_constrained_variable_of_every_row():

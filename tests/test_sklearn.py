@@ -18,7 +18,7 @@ from torch import nn
 import fedsaddle.sklearn
 from fedsaddle.algorithms import CODASCA
 from fedsaddle.models import ModelOptions
-from fedsaddle.runs.training import Interrupted
+from fedsaddle.runs.watching import Interrupted
 from fedsaddle.sklearn import FederatedAUCClassifier
 
 TRAIN = 400

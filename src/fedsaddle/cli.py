@@ -12,7 +12,7 @@ from fedsaddle.errors import UserError, nearest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsaddle.runs.training import Result, Row
+    from fedsaddle.runs.result import Result, Row
 
 app = typer.Typer(
     help="Federated minimax learning: many sites, one model, nobody's data leaves home.",
@@ -78,7 +78,7 @@ def train(
     from fedsaddle.runs.api import train_config
     from fedsaddle.runs.folder import disk_errors, free_folder, write_text
     from fedsaddle.runs.progress import watch
-    from fedsaddle.runs.training import Interrupted
+    from fedsaddle.runs.watching import Interrupted
 
     if resume and out is None:
         raise UserError("--resume: say which run with --out RUN.")

@@ -94,7 +94,9 @@ class Layout:
         return torch.cat([x, y], dim=-1)
 
     def on_parts(self, on_x: float, on_y: float) -> Tensor:
-        """A vector with one number on the primal part and another on the dual part."""
+        """A factor with one number on the primal part and another on the dual part."""
+        if on_x == on_y or not self.dy:  # one number for all: no vector has to be read
+            return torch.tensor(on_x, device=self.device, dtype=self.dtype)
         parts = [torch.full((self.dx,), on_x), torch.full((self.dy,), on_y)]
         return torch.cat(parts).to(self.device, self.dtype)
 

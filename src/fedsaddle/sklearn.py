@@ -25,7 +25,7 @@ from fedsaddle.models import ModelOptions
 from fedsaddle.runs import train
 from fedsaddle.runs.config import make_algorithm, validated
 from fedsaddle.runs.saved import SavedModel
-from fedsaddle.runs.training import Interrupted
+from fedsaddle.runs.watching import Interrupted
 
 Part = tuple[np.ndarray, np.ndarray]
 

@@ -21,6 +21,11 @@ PARTS = {"A": (DX, DX), "B": (DX, DY), "C": (DY, DY), "p": (DX,), "q": (DY,)}
 WIDTH = sum(int(np.prod(shape)) for shape in PARTS.values())
 
 
+def forms(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """The mean of `vᵀMv` over rows."""
+    return ((matrices * vectors.unsqueeze(-2)).sum(-1) * vectors).sum(-1).mean()
+
+
 class Quadratic(Problem):
     """`½(x−p)ᵀA(x−p) + xᵀBy − ½(y−q)ᵀC(y−q)`, one set of (A, B, C, p, q) in every data row."""
 
@@ -34,11 +39,9 @@ class Quadratic(Problem):
             batch.inputs, [int(np.prod(shape)) for shape in PARTS.values()], dim=-1
         )
         b = batch.inputs.shape[0]
-        u, v = x["x"] - p, y["y"] - q
-        pull = torch.einsum("bi,bij,bj->b", u, A.reshape(b, DX, DX), u) / 2
-        cross = torch.einsum("i,bij,j->b", x["x"], B.reshape(b, DX, DY), y["y"])
-        push = torch.einsum("bi,bij,bj->b", v, C.reshape(b, DY, DY), v) / 2
-        return (pull + cross - push).mean()
+        cross = (x["x"] @ B.mean(0).reshape(DX, DY)) @ y["y"]
+        pull = forms(A.reshape(b, DX, DX), x["x"] - p)
+        return pull / 2 + cross - forms(C.reshape(b, DY, DY), y["y"] - q) / 2
 
 
 class BallQuadratic(Quadratic):
@@ -76,9 +79,7 @@ class Bowl(Problem):
 
     def loss(self, x: dict, y: dict, batch: Batch) -> Tensor:
         A, p = batch.inputs[:, : DX * DX], batch.inputs[:, -DX - DY : -DY]
-        u = x["x"] - p
-        A = A.reshape(A.shape[0], DX, DX)
-        return torch.einsum("bi,bij,bj->b", u, A, u).mean() / 2 + 0.5
+        return forms(A.reshape(A.shape[0], DX, DX), x["x"] - p) / 2 + 0.5
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,8 @@ def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float =
     return Case(name, "minimax", problem, data, z0, DX, loss, gradient, project)
 
 
-def bilinear() -> Case:
-    data = _without_labels(quadratic_rows(SIZES, seed=1))
+def bilinear(sizes: tuple[int, ...] = SIZES) -> Case:
+    data = _without_labels(quadratic_rows(sizes, seed=1))
     table = [_unpack(row) for row in data.inputs.numpy()]
 
     def loss(z: Tensor, rows: np.ndarray) -> Tensor:

@@ -111,8 +111,8 @@ class LocalSGDAM(Momentum):
     solves: ClassVar[frozenset[Kind]] = frozenset({"auc", "minimax"})
 
     learning_rate: float = Field(0.1, gt=0, description="η, common factor of all rates below")
-    primal_rate: float = Field(3.0, gt=0, description="γ_x, step size on the primal over η")
-    dual_rate: float = Field(3.0, gt=0, description="γ_y, step size on the dual over η")
+    primal_rate: float = Field(6.0, gt=0, description="γ_x, step size on the primal over η")
+    dual_rate: float = Field(1.0, gt=0, description="γ_y, step size on the dual over η")
     primal_momentum: float = Field(
         3.0, gt=0, description="β_x, the new gradient's part in the primal momentum over η"
     )

@@ -19,7 +19,7 @@ probabilities), so that
 
 needs the outputs only, of any network: sums per class are all that leaves a client. (The authors'
 code sums those weights of row c that respond to one class alone; behind a ReLU these are the same
-differences, weighted by positive features.)
+differences, weighted by positive features. It cuts ratios at 5000; with momentum that diverges.)
 """
 
 from typing import ClassVar, Self
@@ -48,7 +48,7 @@ class RatioLoss(Risk):
     kind: ClassVar[Kind] = "ratio"
 
     strength: float = Field(0.1, ge=0, description="β, how much a class's ratio adds to its weight")
-    max_ratio: float = Field(100.0, gt=0, description="larger ratios are cut to this")
+    max_ratio: float = Field(10.0, gt=0, description="larger ratios are cut to this")
     n_classes: int | None = Field(None, ge=2, description="number of classes; counted if left out")
 
     def prepare(self, facts: DataFacts) -> Self:

@@ -24,8 +24,10 @@ from fedsaddle.runs.config import (
 )
 from fedsaddle.runs.folder import RunFolder
 from fedsaddle.runs.options import EvaluationOptions, RunOptions
+from fedsaddle.runs.result import Result, Settings
 from fedsaddle.runs.saved import outputs_for
-from fedsaddle.runs.training import Observer, Result, Settings, Training
+from fedsaddle.runs.training import Training
+from fedsaddle.runs.watching import Observer
 
 
 def train(

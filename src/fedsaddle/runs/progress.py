@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any
 
-from fedsaddle.runs.training import Observer, Row, Silent
+from fedsaddle.runs.watching import Observer, Row, Silent
 
 
 def watch(quiet: bool = False) -> Observer:

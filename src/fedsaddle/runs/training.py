@@ -3,172 +3,35 @@
 import math
 import os
 import platform
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm
 from fedsaddle.algorithms.base import Members, Vectors
 from fedsaddle.data import FederatedData
-from fedsaddle.engines import Engine, EngineOptions, Simulation
+from fedsaddle.engines import Engine, Simulation
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.federation import FederationOptions, Ledger
 from fedsaddle.federation.participation import check_options
 from fedsaddle.keyed import torch_generator
-from fedsaddle.layout import Layout, Named
-from fedsaddle.metrics import (
-    ScoreCounts,
-    SiteEvaluation,
-    higher_is_better,
-    metric_names,
-    reliability,
-    roc_curve,
-    summarise,
-    thin_curve,
-)
-from fedsaddle.models import ModelOptions
+from fedsaddle.layout import Layout
+from fedsaddle.metrics import SiteEvaluation, higher_is_better, summarise
 from fedsaddle.problems import Problem
+from fedsaddle.runs.best import OBJECTIVE, Best, best_metric
 from fedsaddle.runs.config import check_solves, write_sections
 from fedsaddle.runs.folder import RunFolder, disk_errors, write_json
 from fedsaddle.runs.guard import Guard, exploded
-from fedsaddle.runs.options import EvaluationOptions, RunOptions
 from fedsaddle.runs.record import RunRecord
+from fedsaddle.runs.result import Result, Row, Settings, evaluation_of
 from fedsaddle.runs.rounds import Diverged, Plan, run_round
 from fedsaddle.runs.saved import describe, save_description, save_weights, trained_network
-
-Row = dict[str, Any]
-
-
-class Interrupted(Exception):
-    """The run was stopped by Ctrl-C; its state is saved when it has a folder."""
-
-
-class Observer(Protocol):
-    """Who watches a run."""
-
-    def begin(self, rounds: int, done: int) -> None: ...
-    def round(self, number: int, row: Row | None, totals: dict[str, int]) -> None: ...
-    def end(self) -> None: ...
-
-
-class Silent:
-    """Nobody watches."""
-
-    def begin(self, rounds: int, done: int) -> None:
-        pass
-
-    def round(self, number: int, row: Row | None, totals: dict[str, int]) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything about a run but its problem, data and method."""
-
-    federation: FederationOptions
-    engine: EngineOptions
-    evaluation: EvaluationOptions
-    run: RunOptions
-    sections: dict[str, dict[str, Any]]
-    """The resolved configuration, as it is written down."""
-    model: ModelOptions | None = None
-    """How to build the network again; None when it was given as an object."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gives back."""
-
-    model: nn.Module | None
-    """The trained network (None for a problem without one)."""
-    x: Named
-    y: Named
-    record: RunRecord
-    best_round: int | None
-    folder: Path | None
-    stopped: str | None = None
-    """Why the run ended before its last round; None when it did not."""
-
-    @property
-    def history(self) -> list[Row]:
-        """One row of metrics per evaluated round."""
-        return self.record.history
-
-    @property
-    def metrics(self) -> dict[str, np.ndarray]:
-        """Every numeric metric as an array over the evaluated rounds (NaN where undefined)."""
-        names = dict.fromkeys(name for row in self.history for name in row)
-        columns = {name: [row.get(name) for row in self.history] for name in names}
-        return {
-            name: np.array([math.nan if value is None else value for value in column], dtype=float)
-            for name, column in columns.items()
-            if not any(isinstance(value, str) for value in column)
-        }
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The returned model on the test rows: summary, sites, ROC, reliability."""
-        return self.record.evaluation
-
-    def report(self, path: str | Path) -> Path:
-        """Write the HTML report."""
-        from fedsaddle.runs.report import write_report
-
-        return write_report([self.record], Path(path))
-
-
-@dataclass
-class _Best:
-    """The best evaluated round so far, by a named metric."""
-
-    metric: str
-    round: int | None = None
-    value: float | None = None
-
-    def improves(self, row: Row) -> bool:
-        value = row.get(self.metric)
-        if value is None:
-            return False
-        if self.value is not None:
-            higher = higher_is_better(self.metric) if self.metric != OBJECTIVE else False
-            if not (value > self.value if higher else value < self.value):
-                return False
-        self.round, self.value = row["round"], value
-        return True
-
-
-OBJECTIVE = "train/objective"
-
-
-def _best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> str:
-    """The metric that picks the best model, checked before anything runs."""
-    task = data.task if problem.predicts else "none"
-    splits = [split for split in ("validation", "test") if len(getattr(data, split).indices)]
-    known = [OBJECTIVE, *(name for split in splits for name in metric_names(task, split))]
-    if wanted is None:
-        preferred = ("validation/auc", "validation/accuracy")
-        return next((name for name in preferred if name in known), OBJECTIVE)
-    if wanted not in known:
-        raise UserError(
-            f"evaluation.best: '{wanted}' is not measured in this run; {nearest(wanted, known)}"
-        )
-    if wanted != OBJECTIVE:
-        higher_is_better(wanted)
-    return wanted
+from fedsaddle.runs.watching import Interrupted, Observer, Silent, interruptible
 
 
 class Training:
@@ -193,7 +56,7 @@ class Training:
         self.folder, self.resume, self.observer = folder, resume, observer or Silent()
         dtype = {"float32": torch.float32, "float64": torch.float64}[settings.engine.dtype]
         self.layout: Layout = self.problem.layout(dtype)
-        self.best = _Best(_best_metric(settings.evaluation.best, data, problem))
+        self.best = Best(best_metric(settings.evaluation.best, data, problem))
         self.plan = Plan(
             self.problem,
             algorithm,
@@ -237,7 +100,7 @@ class Training:
         )
         where = str(self.folder.path) if self.folder else "the run"
         try:
-            with disk_errors(where), _interruptible() as interrupted:
+            with disk_errors(where), interruptible() as interrupted:
                 self._open_folder(engine)
                 self.observer.begin(self.settings.run.rounds, self.done)
                 self._rounds(engine, interrupted)
@@ -437,28 +300,6 @@ class Training:
         return facts
 
 
-def _members(data: FederatedData, federation: FederationOptions) -> Members:
-    """Clients with training rows, in the groups that the settings name or each on its own."""
-    able = np.flatnonzero(data.train.counts)
-    if not federation.groups:
-        names = tuple(data.names[client] for client in able)
-        return Members(torch.from_numpy(able), names, torch.arange(len(able)))
-    group_of: dict[str, int] = {}
-    for number, (group, members) in enumerate(federation.groups.items()):
-        for name in members:
-            if name not in data.names:
-                hint = nearest(name, data.names)
-                raise UserError(f"federation.groups.{group}: no client '{name}'; {hint}")
-            if name in group_of:
-                raise UserError(f"federation.groups: client '{name}' is in two groups.")
-            group_of[name] = number
-    for client in able:
-        if data.names[client] not in group_of:
-            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
-    numbers = torch.tensor([group_of[data.names[client]] for client in able])
-    return Members(torch.from_numpy(able), tuple(federation.groups), numbers)
-
-
 def _under(prefix: str, tensors: Vectors) -> Vectors:
     return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
@@ -480,42 +321,23 @@ def _check_data(problem: Problem, data: FederatedData) -> None:
             )
 
 
-def evaluation_of(sites: list[SiteEvaluation]) -> Row:
-    """The returned model on the test rows, in counts, curves and a table."""
-    summary = summarise("test", sites, list_sites=True)
-    names = ("rows", "n_positive", "n_negative", "auc", "auc_low", "auc_high", "accuracy")
-    table: list[Row] = [
-        {"name": site.name} | {name: summary.get(f"site/{site.name}/{name}") for name in names}
-        for site in sites[:1000]
-    ]
-    pooled_names = {key: value for key, value in summary.items() if key.startswith("test/")}
-    evaluation: Row = {"summary": pooled_names, "sites": table}
-    counts = [site.counts for site in sites if site.counts is not None]
-    if counts:
-        pooled = ScoreCounts.pool(counts)
-        if pooled.both_classes:
-            fpr, tpr = thin_curve(*roc_curve(pooled), max_points=200)
-            evaluation["roc"] = {"fpr": fpr.tolist(), "tpr": tpr.tolist()}
-        curve = vars(reliability(pooled))
-        evaluation["reliability"] = {name: np.asarray(v).tolist() for name, v in curve.items()}
-    return evaluation
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C asks for a stop after the round; a second one stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def ask(signum: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _members(data: FederatedData, federation: FederationOptions) -> Members:
+    """Clients with training rows, in the groups that the settings name or each on its own."""
+    able = np.flatnonzero(data.train.counts)
+    if not federation.groups:
+        names = tuple(data.names[client] for client in able)
+        return Members(torch.from_numpy(able), names, torch.arange(len(able)))
+    group_of: dict[str, int] = {}
+    for number, (group, members) in enumerate(federation.groups.items()):
+        for name in members:
+            if name not in data.names:
+                hint = nearest(name, data.names)
+                raise UserError(f"federation.groups.{group}: no client '{name}'; {hint}")
+            if name in group_of:
+                raise UserError(f"federation.groups: client '{name}' is in two groups.")
+            group_of[name] = number
+    for client in able:
+        if data.names[client] not in group_of:
+            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
+    numbers = torch.tensor([group_of[data.names[client]] for client in able])
+    return Members(torch.from_numpy(able), tuple(federation.groups), numbers)
