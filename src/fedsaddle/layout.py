@@ -97,8 +97,9 @@ class Layout:
         """A factor with one number on the primal part and another on the dual part."""
         if on_x == on_y or not self.dy:  # one number for all: no vector has to be read
             return torch.tensor(on_x, device=self.device, dtype=self.dtype)
-        parts = [torch.full((self.dx,), on_x), torch.full((self.dy,), on_y)]
-        return torch.cat(parts).to(self.device, self.dtype)
+        factor = torch.full((self.d,), on_x, dtype=self.dtype, device=self.device)
+        factor[self.dx :] = on_y
+        return factor
 
     def project(self, z: Tensor) -> Tensor:
         """Put every constrained variable back into its set; the rest is left as it is."""

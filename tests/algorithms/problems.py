@@ -218,8 +218,8 @@ def quadratic(sizes: tuple[int, ...] = SIZES, ball: bool = False, noise: float =
     return Case(name, "minimax", problem, data, z0, DX, loss, gradient, project)
 
 
-def bilinear(sizes: tuple[int, ...] = SIZES) -> Case:
-    data = _without_labels(quadratic_rows(sizes, seed=1))
+def bilinear(sizes: tuple[int, ...] = SIZES, seed: int = 1) -> Case:
+    data = _without_labels(quadratic_rows(sizes, seed=seed))
     table = [_unpack(row) for row in data.inputs.numpy()]
 
     def loss(z: Tensor, rows: np.ndarray) -> Tensor:
@@ -404,7 +404,7 @@ def compositional(rho: float = 0.3) -> Case:
     )
 
 
-def ratio(strength: float = 0.1) -> Case:
+def ratio(strength: float = 0.1, max_ratio: float = 8.0) -> Case:
     """Cross-entropy with class weights `1 + β r_c`, r_c from the updates of the last bias."""
     data = labelled()
     z0 = _flat_network()
@@ -435,14 +435,14 @@ def ratio(strength: float = 0.1) -> Case:
             (slope,) = torch.autograd.grad(total, bias)
             updates[j] = -slope
         ratios = [abs(updates[c][c]) / abs(updates[1 - c][c]) for c in (0, 1)]
-        return torch.stack([1 + strength * r for r in ratios])
+        return torch.stack([1 + strength * r.clamp(max=max_ratio) for r in ratios])
 
     ones = torch.ones(2, dtype=torch.float64)
-    problem = RatioLoss(model=linear_network(), strength=strength).prepare(data)
+    problem = RatioLoss(model=linear_network(), strength=strength, max_ratio=max_ratio)
     return Case(
         "ratio",
         "ratio",
-        problem,
+        problem.prepare(data),
         data,
         z0,
         len(z0),

@@ -114,9 +114,9 @@ def test_waiting_for_fewer_is_faster():
     assert ends[0] < ends[1]
 
 
-def test_a_phase_lasts_until_its_last_used_reply(round_at, phase_of):
+def test_a_phase_lasts_until_its_last_used_reply():
     options = {"latency_seconds": 0.5, "seconds_per_phase": 0.0, "bandwidth": 1e12}
-    result = run(1, availability="latency", **options)
+    result = run(4, availability="latency", enough=0.5, **options)
     for entry in result.record.ledger:  # nothing but the delay is left
         delays = devices(clocked(**options), 0, np.array(entry["answered"]))[0]
         assert entry["simulated_seconds"] == pytest.approx(delays.max(), rel=1e-6)

@@ -102,8 +102,9 @@ class LocalSGDAM(Momentum):
 
     `z ← z − ηγ ⊙ m`, then `m ← (1 − ηβ) ⊙ m + ηβ ⊙ G(z; B)` at the new point.
 
-    >>> LocalSGDAM(learning_rate=0.5, primal_momentum=1).primal_momentum
-    1.0
+    >>> gamma, beta = LocalSGDAM(primal_rate=2, dual_rate=1).rates(Layout({"x": (1,)}, {"y": (1,)}))
+    >>> gamma.tolist() == torch.tensor([0.2, 0.1]).tolist()
+    True
     """
 
     name: ClassVar[str] = "local-sgdam"

@@ -64,6 +64,7 @@ def gather(
     received = {name: state[name] for name in phase.down}
     if plan.layout.n_carried:
         received["carried"] = state["carried"]
+    needed = min(federation.quorum, federation.enough)  # what is enough is also a quorum
     for attempt in range(federation.retries + 1):
         selected, draws = select(federation, at, phase, state, attempt)
         seconds = _seconds(plan, ledger, at, phase, attempt, selected)
@@ -85,7 +86,7 @@ def gather(
         entries.append(entry)
         if len(clients):
             entry["norms"] = longest(state, clients, vectors)
-        if len(clients) and len(clients) >= federation.quorum * len(selected):
+        if len(clients) and len(clients) >= needed * len(selected):
             return Replies(
                 torch.from_numpy(clients),
                 vectors,

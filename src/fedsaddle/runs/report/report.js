@@ -2,13 +2,15 @@
 (() => {
   const family = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
   const narrow = () => window.innerWidth < 600;
+  // A curve has its values on each of these horizontal axes that it knows; the first is drawn.
+  const axes = ["x", "sent", "time"];
 
-  // A trace of the report (see report.py) becomes one or more traces of plotly.
+  // A trace of the report (see charts.py) becomes one or more traces of plotly.
   const lines = (trace) => {
     const many = trace.x.length > (trace.lines ? 1 : 40);
     const main = {
       type: "scatter", mode: many ? "lines" : "lines+markers", name: trace.name,
-      x: trace.x, y: trace.y, sent: trace.sent,
+      x: trace.x, y: trace.y, sent: trace.sent, time: trace.time,
       line: { color: trace.colour, dash: trace.dash, width: 2.2 }, marker: { size: 5 },
       hovertemplate: "%{y:.4~g}",
     };
@@ -24,8 +26,8 @@
     }
     if (!trace.band) return [main];
     const inside = (values) => values && values.filter((_, i) => trace.low[i] !== null);
-    const edge = { ...main, x: inside(trace.x), sent: inside(trace.sent),
-      mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { width: 0 } };
+    const across = Object.fromEntries(axes.map((axis) => [axis, inside(trace[axis])]));
+    const edge = { ...main, ...across, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { width: 0 } };
     const fill = { fill: "tonexty", fillcolor: trace.colour + "26" };
     return [{ ...edge, y: inside(trace.low) }, { ...edge, y: inside(trace.high), ...fill }, main];
   };
@@ -72,22 +74,21 @@
   const charts = [...document.querySelectorAll(".chart")].map((box) => {
     const figure = JSON.parse(box.nextElementSibling.textContent);
     const traces = figure.traces.flatMap((trace) => (kinds[trace.kind] || lines)(trace));
-    const data = traces.map(({ sent, ...trace }) => trace);
+    const data = traces.map(({ sent, time, ...trace }) => trace);
     if (figure.diagonal) data.unshift(diagonal);
     const options = { responsive: true, displayModeBar: false, displaylogo: false };
     Plotly.newPlot(box, data, layout(figure), options);
     return { box, traces };
   });
 
-  // The learning curves have two horizontal axes, of which one is shown.
-  const titles = { x: "Round", sent: "Megabytes sent" };
   const buttons = [...document.querySelectorAll("[data-axis]")];
-  const show = (axis) => {
+  const show = ({ axis, title }) => {
     buttons.forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.axis === axis)));
-    charts.filter(({ traces }) => traces.some((trace) => trace.sent)).forEach(({ box, traces }) =>
-      Plotly.update(box, { x: traces.map((t) => t[axis]) }, { "xaxis.title.text": titles[axis] }));
+    charts.filter(({ traces }) => traces.some((trace) => trace[axis] && trace.sent))
+      .forEach(({ box, traces }) => Plotly.update(
+        box, { x: traces.map((trace) => trace[axis]) }, { "xaxis.title.text": title }));
   };
-  buttons.forEach((button) => button.addEventListener("click", () => show(button.dataset.axis)));
+  buttons.forEach((button) => button.addEventListener("click", () => show(button.dataset)));
 
   // Paper is narrower than most screens.
   window.addEventListener("beforeprint", () =>
