@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from problems import Case
 from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm, Phase, Round
@@ -15,6 +14,7 @@ from fedsaddle.engines.clients import reshuffled
 from fedsaddle.federation import FederationOptions, Ledger, answering, select
 from fedsaddle.keyed import generator
 from fedsaddle.runs.rounds import Plan, run_round
+from problems import Case
 
 State = dict[str, Tensor]
 

@@ -352,8 +352,10 @@ def auc(margin: float | None = None) -> Case:
     p = float(np.mean(data.labels.numpy() == 1))
     loss = auc_loss(data, p, margin)
     z0 = _flat_network((0.0, 0.0, 0.0))
-    problem = AUC(model=linear_network()) if margin is None else AUC(
-        model=linear_network(), surrogate="margin", margin=margin
+    problem = (
+        AUC(model=linear_network())
+        if margin is None
+        else AUC(model=linear_network(), surrogate="margin", margin=margin)
     )
 
     def project(z: Tensor) -> Tensor:

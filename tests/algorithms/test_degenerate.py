@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from harness import LibraryRun, State, World
-from problems import Case, auc, bowl, compositional, quadratic
 
 from fedsaddle.algorithms import ALGORITHMS
 from fedsaddle.federation import FederationOptions
+from problems import Case, auc, bowl, compositional, quadratic
 
 ROUNDS = 4
 SOME = {"clients_per_round": 3, "availability": "dropout", "dropout": 0.3}
@@ -101,7 +101,9 @@ def test_local_scgdam_without_inner_step_is_local_sgdam() -> None:
     settings = {"learning_rate": 0.25, "local_steps": 3, "batch_size": 2}
     settings |= {"primal_rate": 0.5, "dual_rate": 0.8, "primal_momentum": 0.9, "dual_momentum": 1.2}
     plain = run("local-sgdam", auc(), SOME, **settings)
-    assert_same(run("local-scgdam", compositional(rho=0.0), SOME, **settings, inner_rate=4.0), plain)
+    assert_same(
+        run("local-scgdam", compositional(rho=0.0), SOME, **settings, inner_rate=4.0), plain
+    )
 
 
 def test_drfa_with_frozen_weights_is_uniform_averaging_over_its_draws() -> None:
@@ -148,7 +150,9 @@ def test_fedavg_with_clients_of_one_size_is_local_sgda() -> None:
 
 def test_q_fedavg_with_q_zero_is_the_uniform_mean() -> None:
     """`w − ΣL(w − w_k) / ΣL`."""
-    assert_same(run("q-fedavg", bowl(), SOME, **LOCAL, q=0.0), run("local-sgda", bowl(), SOME, **LOCAL))
+    assert_same(
+        run("q-fedavg", bowl(), SOME, **LOCAL, q=0.0), run("local-sgda", bowl(), SOME, **LOCAL)
+    )
 
 
 def test_local_sgdm_without_momentum_is_local_sgda() -> None:

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 from harness import LibraryRun, State, World, members_of
-from problems import Case, auc, bilinear, bowl, compositional, quadratic, ratio, solution
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
 import fedsaddle.runs.rounds as rounds_module
 from fedsaddle import train
-from fedsaddle.algorithms import ALGORITHMS, Algorithm
+from fedsaddle.algorithms import ALGORITHMS, ALIASES, Algorithm, Round
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.federation import Answer, FederationOptions
+from fedsaddle.runs.config import make_algorithm
+from problems import Case, Quadratic, auc, bilinear, bowl, compositional, quadratic, ratio, solution
 
 LOCAL = {"learning_rate": 0.07, "local_steps": 4, "batch_size": 2}
 MOMENTUM = {"learning_rate": 0.3, "primal_rate": 0.4, "dual_rate": 0.3, "local_steps": 3}
@@ -219,6 +220,13 @@ def test_declared_vectors_are_the_states(name: str) -> None:
         assert {key: value.shape for key, value in run.step().items()} == before
 
 
+def test_papers_other_names_are_aliases() -> None:
+    assert ALIASES == {"npa": "parallel-sgda", "cdma-nc": "local-sgda"}
+    assert not set(ALIASES) & set(ALGORITHMS)
+    for alias, name in ALIASES.items():
+        assert make_algorithm({"name": alias}) == ALGORITHMS[name]()
+
+
 # --- where it goes --------------------------------------------------------------------------------
 
 SMALL = (2, 2, 2)
@@ -277,18 +285,18 @@ def test_local_sgda_stops_where_its_averaged_map_has_its_fixed_point() -> None:
 
 def test_extra_step_converges_on_a_bilinear_game_where_descent_ascent_does_not() -> None:
     """The dual residual `Bᵀx − q` of xᵀBy + pᵀx − qᵀy, B of full column rank, one client."""
-    case = bilinear((3,))
-    settings = {"learning_rate": 0.2, "local_steps": 10, **FULL}
+    case = bilinear((3,), seed=5)
+    settings = {"learning_rate": 0.4, "local_steps": 10, **FULL}
     start, ahead, plain = (
         float(case.full_gradient(0, z)[case.dx :].norm())
         for z in (
             case.z0,
-            final(case, ALGORITHMS["extra-step-local-sgd"](**settings), 20)["z"],
-            final(case, ALGORITHMS["local-sgda"](**settings), 20)["z"],
+            final(case, ALGORITHMS["extra-step-local-sgd"](**settings), 8)["z"],
+            final(case, ALGORITHMS["local-sgda"](**settings), 8)["z"],
         )
     )
     assert ahead < 0.05 * start
-    assert plain > start
+    assert plain > 10 * start
 
 
 @pytest.mark.parametrize("name", having("central"))
@@ -333,7 +341,7 @@ def test_agnostic_methods_lower_the_worst_loss(name: str) -> None:
 
 
 def test_q_fedavg_stops_where_its_own_objective_is_stationary() -> None:
-    """One full step: Σ F_i^q ∇f_i = 0, and the losses are less uneven than at the mean's minimum."""
+    """One full step: Σ F_i^q ∇f_i = 0, and losses less uneven than at the mean's minimum."""
     case = bowl((2, 2, 2))
     method = ALGORITHMS["q-fedavg"](learning_rate=0.3, local_steps=1, q=2.0, **FULL)
     z = final(case, method, rounds=150)["z"]
@@ -436,6 +444,39 @@ def test_resumed_run_is_the_uninterrupted_one_to_the_bit(name: str, tmp_path: Pa
     for key in expected:
         assert torch.equal(expected[key], found[key]), key
     assert through.record.ledger == resumed.record.ledger
+
+
+@pytest.mark.parametrize("rule", ["last", "average", "random"])
+@pytest.mark.parametrize("name", ["local-sgda", "codasca", "afl"])
+def test_train_returns_what_the_output_rule_says(name: str, rule: str) -> None:
+    case, method = case_for(name), made(name, output_rule=rule)
+    result = train(case.problem, case.data, method, rounds=5, seed=8, engine={"dtype": "float64"})
+    state = LibraryRun(case, method, seed=8).rounds(5)[-1]
+    found = torch.cat([v for part in (result.x, result.y) for v in part.values()])
+    assert torch.equal(found, state["output"])
+    if rule == "average" and name != "codasca":  # CODASCA's rule is about whole stages
+        assert not torch.allclose(found, state["z"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["local-sgda", "codasca"])
+def test_random_output_is_uniform_over_the_rounds(name: str) -> None:
+    """The pick is made as the rounds go; over many seeds every round comes out as often."""
+    stage = {"stage_rounds": 100} if name == "codasca" else {}
+    method = made(name, output_rule="random", **stage)
+    layout, seeds, rounds = Quadratic().layout(torch.float64), 2000, 5
+    picks = np.zeros(rounds)
+    for seed in range(seeds):
+        state: State = {"output": torch.full((1,), -1.0)}
+        for number in range(rounds):
+            at = Round(number, seed, layout, None, None)
+            state = state | {"z": torch.full((1,), float(number))}
+            if name == "codasca":
+                state = method.hand_on(at, state, None)
+            else:
+                state = method.after_round(at, state)
+        picks[int(state["output"])] += 1
+    expected = seeds / rounds
+    assert ((picks - expected) ** 2 / expected).sum() < 18.5  # chi², 4 degrees: p = 0.001
 
 
 ABSENT, IN_ROUND = 1, 2

@@ -86,10 +86,21 @@ def test_properties_say_what_the_fields_hold():
 
 def test_inputs_become_float32_but_float64_stays():
     assert small().inputs.dtype == torch.float32
-    assert small(inputs=torch.ones(6, 2, dtype=torch.uint8)).inputs.dtype == torch.float32
+    assert small(inputs=torch.ones(6, 2, dtype=torch.int64)).inputs.dtype == torch.float32
     assert small(inputs=torch.ones(6, 2, dtype=torch.float64)).inputs.dtype == torch.float64
     assert small(labels=torch.ones(6)).labels.dtype == torch.int64
     assert small(inputs=torch.ones(6, 3, 4, 4)).input_shape == (3, 4, 4)
+
+
+def test_bytes_and_tokens_are_kept_small_and_become_numbers_when_taken():
+    bytes_ = torch.tensor([[0], [51], [255], [0], [0], [0]], dtype=torch.uint8)
+    images = small(inputs=bytes_)
+    assert images.inputs.dtype == torch.uint8
+    taken = images.take(torch.tensor([2, 1, 0]), torch.float64)
+    assert taken.flatten().tolist() == pytest.approx([1.0, -0.6, -1.0])
+    tokens = small(inputs=torch.arange(12, dtype=torch.int32).reshape(6, 2))
+    assert tokens.take(torch.tensor([5])).tolist() == [[10, 11]]
+    assert tokens.take(torch.tensor([5])).dtype == torch.int64
 
 
 @pytest.mark.parametrize(

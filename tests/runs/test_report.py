@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from fedsaddle.errors import UserError
-from fedsaddle.runs import report
 from fedsaddle.runs.record import RunRecord
 from fedsaddle.runs.report import render_report, write_report
+from fedsaddle.runs.report.curves import MOST_WEIGHTS
+from fedsaddle.runs.report.overview import sentence
+from fedsaddle.runs.report.sites import MOST_ROWS, forest
+from fedsaddle.runs.report.traffic import MOST_INCIDENTS
+from fedsaddle.runs.report.words import method_name
 
 PLOTLY = "/* plotly */"
 
@@ -161,7 +165,7 @@ def page(*records: RunRecord) -> Page:
 
 
 def test_sentence_says_what_happened(record: RunRecord) -> None:
-    assert report.sentence(record) == (
+    assert sentence(record) == (
         "4 sites trained one model for 3 rounds with CODASCA; pooled test AUC 0.912 "
         "(95 % interval 0.881–0.940); worst site Genf 0.710; "
         "1 site has one class only and its AUC is undefined; 0.58 MB were sent."
@@ -214,7 +218,7 @@ def test_sites_worst_first_undefined_last(record: RunRecord) -> None:
 
 def test_forest_marks_lie_on_the_scale() -> None:
     """0.8 with 0.7 to 0.9 on a scale from 0.6 to 1: half way, between one and three quarters."""
-    drawn = report.forest([{"auc": 0.8, "auc_low": 0.7, "auc_high": 0.9}], "auc", 0.6)
+    drawn = forest([{"auc": 0.8, "auc_low": 0.7, "auc_high": 0.9}], "auc", 0.6)
     assert 'cx="50.00%"' in drawn
     assert 'x1="26.50%" x2="73.50%"' in drawn
 
@@ -292,7 +296,7 @@ def test_several_runs_are_compared(record: RunRecord) -> None:
         "Sent": "0.58 MB",
         "Rounds": "3",
     }
-    assert second[:5] == ["alps (2)", "FEDAVG", "AUC", "0.700", "–"]
+    assert second[:5] == ["alps (2)", "FedAvg", "AUC", "0.700", "–"]
     head, *rows = found.tables["Test AUC by site, worst first"]
     assert head[:3] == ["Site", "alps", "alps (2)"]
     values = {row[0]: row[1:3] for row in rows}
@@ -325,12 +329,16 @@ def test_all_text_is_escaped(record: RunRecord) -> None:
         config={"<i>": {"<b>": nasty, "name": nasty}, "algorithm": {"name": nasty}},
         environment={"<u>": nasty, "started": nasty},
         data={"source": nasty, "classes": [nasty], "clients": clients},
-        history=[row | {"test/worst_site": nasty, f"test/{nasty}": 1.0} for row in record.history],
+        history=[
+            row | {"test/worst_site": nasty, f"test/{nasty}": 1.0, f"lambda/{nasty}": 1.0}
+            for row in record.history
+        ],
         ledger=[
             entry(1, [0, 1, 2, 3, 4], [0, 1], refused={"1": nasty}, phase=nasty),
         ],
         evaluation=record.evaluation
         | {
+            "stopped": nasty,
             "summary": {"test/auc": 0.8, "test/worst_auc": 0.5, "test/worst_site": nasty},
             "sites": [site(name, 0.5 + i / 10, 3, 4) for i, name in enumerate(NASTY)],
         },
@@ -386,21 +394,174 @@ def test_problem_without_predictions() -> None:
 
 
 def test_many_classes_have_accuracy_only(record: RunRecord) -> None:
-    history = [{"round": r, "test/accuracy": 0.1 * r, "test/loss": 2.0} for r in range(4)]
-    sites = [{"name": "Bern", "rows": 60, "accuracy": 0.3}, {"name": "Uri", "rows": 0}]
-    evaluation = {"round": 3, "summary": {"test/accuracy": 0.3}, "sites": sites}
-    clients = [{"name": name, "train_rows": 9, "test_rows": 60} for name in ("Bern", "Uri")]
+    spread = {
+        "test/loss": 2.0,
+        "test/rows": 90,
+        "test/std_accuracy": 0.1,
+        "test/best10_accuracy": 1,
+    }
+    history = [
+        {"round": r, "test/accuracy": 0.1 * r, "test/worst_accuracy": 0.05 * r} | spread
+        for r in range(4)
+    ]
+    binary_only = dict.fromkeys(("auc", "auc_low", "auc_high", "n_positive", "n_negative"))
+    sites = [
+        {"name": "Bern", "rows": 60, "accuracy": 0.3, **binary_only},
+        {"name": "Genf", "rows": 30, "accuracy": 0.15, **binary_only},
+        {"name": "Uri", "rows": 0, **binary_only},
+    ]
+    summary = {"test/accuracy": 0.25, "test/worst_accuracy": 0.15}
+    evaluation = {"round": 3, "summary": summary, "sites": sites}
+    names = ("Bern", "Genf", "Uri")
+    clients = [{"name": name, "train_rows": 9, "test_rows": 60} for name in names]
     data = record.data | {"clients": clients}
     many = replace(record, history=history, evaluation=evaluation, data=data)
     found = page(many)
-    assert "test accuracy 0.300" in report.sentence(many)
-    assert found.figures.keys() >= {"Accuracy", "Loss"}
+    assert "; test accuracy 0.250; worst site Genf 0.150;" in sentence(many)
+    header = " ".join(found.sections["header"].split())
+    assert "Test accuracy 0.250 Worst site’s accuracy 0.150 Genf" in header
+    assert "AUC" not in header
+    drawn = {"Accuracy", "Loss", "Megabytes sent, cumulative", "Sites by round"}
+    assert found.figures.keys() == drawn, "counts and spreads are no learning curves"
+    lines = {trace["name"]: trace["y"] for trace in found.figures["Accuracy"]["traces"]}
+    assert lines["Test"] == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert lines["Worst site"] == pytest.approx([0, 0.05, 0.1, 0.15])
     head, *rows = found.tables["Test Accuracy by site, worst first"]
+    assert head[:2] == ["Site", "Accuracy"]
     assert head[3:] == ["Test rows", "Training rows"]
-    assert [row[:2] for row in rows] == [["Bern", "0.300"], ["Uri", "no test rows"]]
-    assert (
-        "Pooled AUC (95 % interval)" not in page(many, many).tables["The runs on the test rows"][0]
+    results = [["Genf", "0.150"], ["Bern", "0.300"], ["Uri", "no test rows"]]
+    assert [row[:2] for row in rows] == results
+    head, first, _ = page(many, many).tables["The runs on the test rows"]
+    assert not any("AUC" in title for title in head)
+    assert first[head.index("Worst site’s accuracy")] == "Genf 0.150"
+
+
+def test_all_sites_of_one_class_have_an_undefined_auc(record: RunRecord) -> None:
+    evaluation = {"round": 3, "sites": [site("Bern", None, 0, 9), site("Uri", None, 9, 0)]}
+    rows = page(replace(record, evaluation=evaluation)).tables["Test AUC by site, worst first"]
+    assert [row[1] for row in rows[1:3]] == ["undefined (one class)", "not evaluated"]
+
+
+WHY = "the run diverged after round 3: test/auc fell from <0.9> to 0.5; kept the model of round 2."
+
+
+def test_a_stopped_run_says_so_at_the_top(record: RunRecord) -> None:
+    config = record.config | {"run": {"rounds": 50}}
+    evaluation = record.evaluation | {"stopped": WHY, "round": 2}
+    halted = replace(record, config=config, evaluation=evaluation)
+    assert sentence(halted).startswith(
+        "4 sites trained one model for 3 rounds with CODASCA, then the run was stopped "
+        "(50 were planned); the model of round 2 was kept; pooled test AUC 0.912"
     )
+    found = page(halted)
+    places = [
+        found.words.index(text) for text in ("alps", "This run was stopped early", "T" + WHY[1:])
+    ]
+    assert places == sorted(places)
+    assert places[-1] < found.words.index(sentence(halted))
+    assert "so far" not in found.text
+    assert [a["role"] for _, a in found.elements if a.get("class") == "banner"] == ["alert"]
+
+    both = page(record, halted)
+    assert "alps (2) was stopped early" in both.text
+    assert "alps was stopped early" not in both.text
+    rows = both.tables["The runs on the test rows"][1:]
+    assert [row[-1] for row in rows] == ["3", "3 (stopped)"]
+    assert not any(a.get("class") == "banner" for _, a in page(record).elements)
+
+
+def test_a_run_stopped_before_anything_else_was_written() -> None:
+    found = page(RunRecord("early", {}, evaluation={"stopped": "why"}))
+    assert "for 0 rounds, then the run was stopped." in found.text
+    assert "Why" in found.words
+
+
+def with_weights(record: RunRecord, *rows: dict[str, float]) -> RunRecord:
+    """The record with weights in its evaluated rounds."""
+    named = [{f"lambda/{name}": weight for name, weight in row.items()} for row in rows]
+    history = [row | new for row, new in zip(record.history, named, strict=True)]
+    return replace(record, history=history)
+
+
+def test_weights_are_drawn_largest_first(record: RunRecord) -> None:
+    weighed = with_weights(record, {"Bern": 0.5, "a/<b>": 0.5}, {"Bern": 0.2, "a/<b>": 0.8})
+    found = page(weighed)
+    assert list(found.sections)[1:4] == ["learning-curves", "weights", "sites"]
+    assert "The weights add up to one." in found.sections["weights"]
+    assert "Shown are" not in found.sections["weights"]
+    first, second = found.figures["Sites by weight"]["traces"]
+    assert (first["name"], first["x"], first["y"]) == ("a/&lt;b&gt;", [0, 3], [0.5, 0.8])
+    assert (second["name"], second["y"]) == ("Bern", [0.5, 0.2])
+    assert "sent" not in first, "the toggle is for the learning curves"
+    assert "a/<b>" in found.words, "the key names the lines"
+
+    assert "weights" not in page(record).sections
+    both = page(record, weighed)
+    assert [t for t in both.figures if "weight" in t] == ["Sites by weight: alps (2)"]
+
+
+def test_weights_of_groups_and_of_many(record: RunRecord) -> None:
+    amount = MOST_WEIGHTS + 5
+    last = {f"g{i}": i / 300 for i in range(amount)}
+    grouped = record.config | {"federation": {"groups": {name: ["Bern"] for name in last}}}
+    weighed = with_weights(replace(record, config=grouped), dict.fromkeys(last, 1 / amount), last)
+    found = page(weighed)
+    traces = found.figures["Groups by weight"]["traces"]
+    assert [t["name"] for t in traces] == [f"g{i}" for i in range(amount - 1, 4, -1)]
+    assert len({(t["colour"], t["dash"]) for t in traces}) == MOST_WEIGHTS
+    assert "the 20 largest weights at the end, of 25 groups." in found.sections["weights"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "title", "end"),
+    [
+        (90.0, "Simulated seconds", 90.0),
+        (600.0, "Simulated minutes", 10.0),
+        (9000.0, "Simulated hours", 2.5),
+    ],
+)
+def test_simulated_time_is_an_axis(
+    record: RunRecord, seconds: float, title: str, end: float
+) -> None:
+    history = [row | {"simulated_seconds": seconds * row["round"] / 3} for row in record.history]
+    found = page(replace(record, history=history))
+    buttons = [attrs for tag, attrs in found.elements if tag == "button"]
+    assert [a["data-axis"] for a in buttons] == ["x", "sent", "time"]
+    assert [a["data-title"] for a in buttons] == ["Round", "Megabytes sent", title]
+    assert [a["aria-pressed"] for a in buttons] == ["true", "false", "false"]
+    assert "By round By megabytes By simulated time" in found.sections["learning-curves"]
+    for panel in ("AUC", "Training objective"):
+        assert found.figures[panel]["traces"][0]["time"] == pytest.approx([0, end])
+    assert "in the simulated federation" in found.sections["header"]
+
+    plain = page(record)
+    assert [a["data-axis"] for tag, a in plain.elements if tag == "button"] == ["x", "sent"]
+    assert "time" not in plain.figures["AUC"]["traces"][0]
+    both = page(record, replace(record, history=history))
+    assert [t["time"] for t in both.figures["AUC, test"]["traces"]] == [
+        [None, None],
+        pytest.approx([0, end]),
+    ]
+    head, *rows = both.tables["The runs on the test rows"]
+    assert rows[0][head.index("Simulated time")] == "–"
+
+
+def test_methods_are_written_as_in_their_papers() -> None:
+    names = ("codasca", "coda-plus", "fedavg", "local-sgda-plus", "drfa-prox", "cdma-ada", "afl")
+    assert [method_name(name) for name in names] == [
+        "CODASCA",
+        "CODA+",
+        "FedAvg",
+        "Local-SGDA+",
+        "DRFA-Prox",
+        "CDMA-ADA",
+        "AFL",
+    ]
+
+
+def test_one_phase_needs_no_total(record: RunRecord) -> None:
+    rows = page(replace(record, ledger=record.ledger[:1])).tables["What was sent, by phase"]
+    assert [row[0] for row in rows] == ["Phase", "steps"]
 
 
 def test_a_run_still_going(record: RunRecord) -> None:
@@ -429,13 +590,11 @@ def test_values_that_are_no_numbers(record: RunRecord) -> None:
 
 
 def test_long_tables_are_cut_and_say_so(record: RunRecord) -> None:
-    sites = [site(f"s{i}", 0.5, 1, 1) for i in range(report.MOST_ROWS + 3)]
-    ledger = [
-        entry(r, [0, 1], [0, 1], refused={"0": "bad"}) for r in range(1, report.MOST_ROWS + 2)
-    ]
+    sites = [site(f"s{i}", 0.5, 1, 1) for i in range(MOST_ROWS + 3)]
+    ledger = [entry(r, [0, 1], [0, 1], refused={"0": "bad"}) for r in range(MOST_INCIDENTS + 1)]
     big = replace(record, ledger=ledger, evaluation={"sites": sites}, data={})
     found = page(big)
-    assert len(found.tables["Test AUC by site, worst first"]) == report.MOST_ROWS + 1
+    assert len(found.tables["Test AUC by site, worst first"]) == MOST_ROWS + 1
     assert "3 further sites with higher or undefined values." in found.text
     assert "1 further incident not listed." in found.text
 

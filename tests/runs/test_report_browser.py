@@ -344,6 +344,49 @@ def test_toggle_changes_the_axis(browser: Any, tmp_path: Path) -> None:
     assert browser.get_log("browser") == []
 
 
+def test_simulated_time(browser: Any, tmp_path: Path) -> None:
+    """A third button; a run without a clock has no line on that axis and gets it back."""
+    plain = make_record()
+    history = [row | {"simulated_seconds": 90.0 * row["round"]} for row in plain.history]
+    timed = replace(plain, history=history)
+    visit(browser, [timed, plain], tmp_path / "report.html")
+    by_round, _, by_time = browser.find_elements("css selector", ".toggle button")
+    assert by_time.text == "By simulated time"
+    look = (
+        "const p = document.querySelector('.chart');"
+        "return [p.data[0].x.at(-1), p.querySelector('.xtitle').textContent]"
+    )
+
+    def press(button: Any) -> None:  # without waiting for the page to scroll
+        browser.execute_script("arguments[0].click()", button)
+
+    press(by_time)
+    assert browser.execute_script(look) == [2.5, "Simulated hours"]
+    assert drawn(browser)["AUC, test"]["lines"] == 1
+    press(by_round)
+    assert browser.execute_script(look) == [100, "Round"]
+    assert drawn(browser)["AUC, test"]["lines"] == 2
+    assert browser.get_log("browser") == []
+
+
+def test_weights_and_banner(browser: Any, tmp_path: Path) -> None:
+    record = make_record(names=tuple(f"clinic {i}" for i in range(30)))
+    weights = {f"lambda/clinic {i}": i / 435 for i in range(30)}
+    why = "the run diverged after round 100: " + "test/auc fell; " * 20
+    shown = replace(
+        record,
+        history=[row | weights for row in record.history],
+        evaluation=record.evaluation | {"stopped": why},
+    )
+    visit(browser, [shown], tmp_path / "report.html", 390)
+    assert drawn(browser)["Sites by weight"]["lines"] == 20
+    assert len(browser.find_elements("css selector", "#weights .key li")) == 20
+    banner = browser.find_element("css selector", ".banner")
+    assert banner.text.startswith("This run was stopped early\nThe run diverged")
+    scroll, window, over = browser.execute_script(WIDER)
+    assert (over, scroll) == ([], window)
+
+
 def test_several_runs(browser: Any, tmp_path: Path) -> None:
     visit(browser, three_runs(), tmp_path / "report.html")
     charts = drawn(browser)

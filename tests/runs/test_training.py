@@ -191,10 +191,11 @@ def test_a_users_problem_in_ten_lines_trains_with_every_method():
     methods = [m for m in fedsaddle.algorithms.ALGORITHMS.values() if "minimax" in m.solves]
     assert len(methods) >= 4
     for method in methods:
-        result = fedsaddle.train(Quadratic(), data, method(), rounds=60)
+        result = fedsaddle.train(Quadratic(), data, method(learning_rate=0.1), rounds=100)
         assert result.model is None
-        assert result.x["x"].tolist() == pytest.approx(solution.tolist(), abs=0.15), method.name
-        assert result.y["y"].tolist() == pytest.approx(solution.tolist(), abs=0.15), method.name
+        for found in (result.x["x"], result.y["y"]):
+            distance = np.linalg.norm(found.numpy() - solution) / np.linalg.norm(solution)
+            assert distance < 0.4, method.name
 
 
 def test_one_class_one_row_and_empty_clients():

@@ -24,9 +24,13 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     )
 }
 
+ALIASES = {"npa": ParallelSGDA.name, "cdma-nc": LocalSGDA.name}
+"""Other names the papers give these methods."""
+
 __all__ = [
     "AFL",
     "ALGORITHMS",
+    "ALIASES",
     "CODA",
     "CODASCA",
     "DRFA",

@@ -10,6 +10,7 @@ What happens to awkward clients, everywhere in fedsaddle:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,6 +104,22 @@ class Rows:
         return (self[client] for client in range(len(self)))
 
 
+class Store(ABC):
+    """Rows that are fetched when they are asked for, such as images decoded from files."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """As of a tensor: the number of rows, then the shape of one."""
+
+    @abstractmethod
+    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Some rows, as bytes or numbers."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Every client's rows, in one store: inputs, labels, and row numbers per client.
@@ -110,14 +127,16 @@ class FederatedData:
     A client's number is its place in ``names``. ``classes`` names the labels in order, for two
     classes (negative, positive); without classes there are no labels and the task is "none"
     (``labels`` is then all zeros, so that a batch always has both). Inputs are float32, or float64
-    if given so.
+    if given so; bytes (images) stay bytes and int32 (tokens) stay int32 until ``take`` gathers
+    them, and a memory-mapped tensor or a ``Store`` stays where it is. ``groups`` names, where there
+    are any, the group of every client.
 
     >>> data = FederatedData.from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=0)
     >>> data.n_clients, data.task, data.names, round(data.positive_ratio, 3)
     (2, 'binary', ('client-0', 'client-1'), 0.667)
     """
 
-    inputs: torch.Tensor
+    inputs: torch.Tensor | Store
     labels: torch.Tensor
     train: Rows
     validation: Rows
@@ -126,12 +145,14 @@ class FederatedData:
     classes: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     source: str = field(default="arrays", kw_only=True)
+    groups: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "names", tuple(self.names))
         set_(self, "classes", tuple(self.classes))
-        set_(self, "inputs", _as_inputs(self.inputs, self.source))
+        if not isinstance(self.inputs, Store):
+            set_(self, "inputs", _as_inputs(self.inputs, self.source))
         set_(self, "labels", _as_labels(self.labels, self.source))
         n = len(self.inputs)
         if len(self.labels) != n:
@@ -154,6 +175,8 @@ class FederatedData:
             raise UserError(
                 f"{self.source}: two clients are called '{twice}'; names must be unique."
             )
+        if self.groups and len(self.groups) != len(self.names):
+            raise UserError(f"{self.source}: give a group for each client or for none.")
         for part in ("train", "validation", "test"):
             rows: Rows = getattr(self, part)
             if len(rows) != len(self.names):
@@ -230,6 +253,13 @@ class FederatedData:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row's inputs."""
         return tuple(self.inputs.shape[1:])
+
+    def take(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The inputs of some rows; bytes become numbers in [−1, 1], tokens stay tokens."""
+        taken = self.inputs[rows]
+        if taken.dtype == torch.uint8:
+            return taken.to(dtype) / 127.5 - 1
+        return taken.long() if taken.dtype == torch.int32 else taken.to(dtype)
 
     @property
     def task(self) -> Literal["binary", "multiclass", "none"]:
@@ -349,6 +379,8 @@ def _as_inputs(given: Any, where: str) -> torch.Tensor:
             f"{where}: inputs must have rows and features (shape (n, ...)), "
             f"not shape {tuple(inputs.shape)}."
         )
+    if inputs.dtype in (torch.uint8, torch.int32):
+        return inputs
     if inputs.dtype != torch.float64:
         inputs = inputs.to(torch.float32)
     # One sum instead of a mask as large as the data; the mask only names the culprit.

@@ -70,8 +70,8 @@ class ClientStack:
     def _gather(self, rows: np.ndarray) -> Batch:
         index = torch.from_numpy(rows).to(self.layout.device)
         data = self._setup.data
-        inputs = data.inputs[index.reshape(-1)].reshape(*rows.shape, *data.inputs.shape[1:])
-        return Batch(inputs, data.labels[index])
+        inputs = data.take(index.reshape(-1), self.layout.dtype)
+        return Batch(inputs.reshape(*rows.shape, *data.input_shape), data.labels[index])
 
     def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
         size = self._setup.batch_rows(int(self._clients[0]))

@@ -79,8 +79,8 @@ class Simulation:
     ) -> None:
         device = _device(options.device)
         layout = replace(layout, device=device)
-        inputs = data.inputs.to(device, layout.dtype)
-        data = replace(data, inputs=inputs, labels=data.labels.to(device))
+        if device != "cpu" and isinstance(data.inputs, torch.Tensor):
+            data = replace(data, inputs=data.inputs.to(device), labels=data.labels.to(device))
         self._setup = Setup(problem, algorithm, data, layout, members, seed, options.clients)
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
@@ -149,7 +149,8 @@ class Simulation:
         parts = []
         for start in range(0, max(len(rows), 1), FULL_BATCH):
             index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device)
-            outputs = self._setup.problem.predict(x, self._setup.data.inputs[index])
+            inputs = self._setup.data.take(index, self._setup.layout.dtype)
+            outputs = self._setup.problem.predict(x, inputs)
             if outputs is None:
                 return None
             parts.append(outputs.double().cpu().numpy())
@@ -167,10 +168,11 @@ class Simulation:
         device = setup.layout.device
         total = 0.0
         for start in range(0, len(rows), FULL_BATCH):
-            index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device).unsqueeze(0)
-            batch = Batch(setup.data.inputs[index], setup.data.labels[index])
+            index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device)
+            inputs = setup.data.take(index, setup.layout.dtype)
+            batch = Batch(inputs.unsqueeze(0), setup.data.labels[index].unsqueeze(0))
             loss = oracle.loss(z.to(device).unsqueeze(0), carried.to(device).unsqueeze(0), batch)
-            total += float(loss) * index.shape[1]
+            total += float(loss) * len(index)
         return total / len(rows) if len(rows) else float("nan")
 
     def objective(self, z: Tensor, carried: Tensor) -> float:
@@ -181,7 +183,8 @@ class Simulation:
         with one_thread():
             train = self._setup.data.train
             losses = [self._loss(z, carried, train[int(client)]) for client in able]
-        return float(np.mean(losses))
+        finite = [loss for loss in losses if np.isfinite(loss)]  # one broken client is not the run
+        return float(np.mean(finite)) if finite else float("nan")
 
     def memory_state(self) -> Vectors:
         return self.memory.state()

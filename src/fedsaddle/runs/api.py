@@ -63,7 +63,7 @@ def train(
     else:
         model_options = None
     if algorithm is None:
-        algorithm = DEFAULT_ALGORITHM.get(problem.name, "local-sgda")
+        algorithm = DEFAULT_ALGORITHM[problem.kind]
     method = make_algorithm({"name": algorithm}) if isinstance(algorithm, str) else algorithm
     options = {
         "federation": validated(FederationOptions, federation or {}, "federation"),

@@ -13,18 +13,26 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from fedsaddle.algorithms import ALGORITHMS, Algorithm
+from fedsaddle.algorithms import ALGORITHMS, ALIASES, Algorithm
 from fedsaddle.data import DataOptions
 from fedsaddle.engines import EngineOptions
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.federation import FederationOptions
 from fedsaddle.models import ModelOptions
 from fedsaddle.problems import PROBLEMS, Problem
+from fedsaddle.problems.base import Kind
 from fedsaddle.runs.options import EvaluationOptions, RunOptions
 
 Sections = dict[str, dict[str, Any]]
 
-DEFAULT_ALGORITHM = {"auc": "codasca", "risk": "fedavg"}
+DEFAULT_ALGORITHM: dict[Kind, str] = {
+    "auc": "codasca",
+    "minimax": "local-sgda",
+    "compositional": "local-scgdam",
+    "risk": "fedavg",
+    "ratio": "local-sgdm-rl",
+}
+"""The usual method for each kind of problem."""
 _PLAIN: dict[str, type[BaseModel]] = {
     "data": DataOptions,
     "model": ModelOptions,
@@ -87,7 +95,8 @@ def _named(section: str, values: Mapping[str, Any], classes: Mapping[str, Any]) 
 def make_algorithm(values: Mapping[str, Any]) -> Algorithm:
     """The method a section describes."""
     options = {key: value for key, value in values.items() if key != "name"}
-    method: Algorithm = validated(_named("algorithm", values, ALGORITHMS), options, "algorithm")
+    known = ALGORITHMS | {alias: ALGORITHMS[name] for alias, name in ALIASES.items()}
+    method: Algorithm = validated(_named("algorithm", values, known), options, "algorithm")
     return method
 
 
@@ -110,7 +119,7 @@ def resolve(sections: Mapping[str, Any]) -> Config:
         if not isinstance(values, Mapping):
             raise UserError(f"[{name}]: a section of settings is wanted, not {values!r}.")
     problem = make_problem({"name": "auc", **sections.get("problem", {})}, nn.Identity())
-    named = {"name": DEFAULT_ALGORITHM[problem.name], **sections.get("algorithm", {})}
+    named = {"name": DEFAULT_ALGORITHM[problem.kind], **sections.get("algorithm", {})}
     method = make_algorithm(named)
     check_solves(method, problem)
     plain = {name: validated(model, sections.get(name, {}), name) for name, model in _PLAIN.items()}

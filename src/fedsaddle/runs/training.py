@@ -322,22 +322,30 @@ def _check_data(problem: Problem, data: FederatedData) -> None:
 
 
 def _members(data: FederatedData, federation: FederationOptions) -> Members:
-    """Clients with training rows, in the groups that the settings name or each on its own."""
+    """Clients with training rows, in the groups that the settings or the data name."""
     able = np.flatnonzero(data.train.counts)
-    if not federation.groups:
+    group_of = dict(zip(data.names, data.groups, strict=True)) if data.groups else {}
+    group_of |= _named_groups(data, federation)
+    if not group_of:
         names = tuple(data.names[client] for client in able)
         return Members(torch.from_numpy(able), names, torch.arange(len(able)))
-    group_of: dict[str, int] = {}
-    for number, (group, members) in enumerate(federation.groups.items()):
+    for client in able:
+        if data.names[client] not in group_of:
+            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
+    groups = [group_of[data.names[client]] for client in able]
+    known = tuple(dict.fromkeys(group_of.values()))
+    numbers = torch.tensor([known.index(group) for group in groups])
+    return Members(torch.from_numpy(able), known, numbers)
+
+
+def _named_groups(data: FederatedData, federation: FederationOptions) -> dict[str, str]:
+    group_of: dict[str, str] = {}
+    for group, members in federation.groups.items():
         for name in members:
             if name not in data.names:
                 hint = nearest(name, data.names)
                 raise UserError(f"federation.groups.{group}: no client '{name}'; {hint}")
             if name in group_of:
                 raise UserError(f"federation.groups: client '{name}' is in two groups.")
-            group_of[name] = number
-    for client in able:
-        if data.names[client] not in group_of:
-            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
-    numbers = torch.tensor([group_of[data.names[client]] for client in able])
-    return Members(torch.from_numpy(able), tuple(federation.groups), numbers)
+            group_of[name] = group
+    return group_of

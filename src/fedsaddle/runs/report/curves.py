@@ -15,7 +15,7 @@ DETAILS = re.compile(r"(worst|std|best10|worst10)_.*|.*_(low|high)|rows|undefine
 
 
 def curves(runs: Runs) -> Html:
-    """Metrics by round, megabytes or time: all lines of one run, or one line for each of several."""
+    """Metrics by round, megabytes or time: all lines of one run, or a line each of several."""
     known = measured(runs)
     tested = {name.partition("/")[2] for name in known if name.startswith(("test/", "validation/"))}
     ends = [last(run, "simulated_seconds") or 0.0 for run in runs.values()]
@@ -118,7 +118,7 @@ def weights(runs: Runs) -> Html | None:
             of = f"{len(order)} {who.lower()}"
             parts.append(note(f"Shown are the {MOST_WEIGHTS} largest weights at the end, of {of}."))
     meaning = note(
-        "The server raises the weight of a site, or group of sites, on which the model's loss is "
+        "The server raises the weight of a site, or group of sites, on which the model’s loss is "
         "high, and training then attends to it more. The weights add up to one."
     )
     return join([meaning, *parts]) if parts else None

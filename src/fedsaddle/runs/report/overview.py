@@ -74,17 +74,17 @@ def banner(record: RunRecord, name: str) -> Html:
 
 def sentence(record: RunRecord) -> str:
     """What happened, in one sentence."""
-    found, done, planned = summary(record), rounds_done(record), rounds_planned(record)
+    done, planned = rounds_done(record), rounds_planned(record)
     answered = {client for entry in record.ledger for client in entry["answered"]}
     taking_part = len(clients(record)) or len(answered)
     who = plural(taking_part, "site") if taking_part else "The sites"
     method = setting(record, "algorithm", "name")
     trained = f"{who} trained one model for {plural(done, 'round')}"
     trained += f" with {method_name(str(method))}" if method else ""
-    early = planned is not None and done < planned
-    parts = [trained]
+    parts, early = [trained], planned is not None and done < planned
     if stopped(record):
-        parts[0] += ", then the run was stopped" + f" ({planned:g} were planned)" * early
+        parts[0] += ", then the run was stopped"
+        parts[0] += f" ({planned:g} were planned)" if early else ""
         kept = record.evaluation.get("round")
         parts += [f"the model of round {kept} was kept"] if kept is not None else []
     elif early:

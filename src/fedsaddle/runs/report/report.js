@@ -53,12 +53,14 @@
   };
 
   const layout = (figure) => {
-    const axis = { automargin: true, zeroline: false, gridcolor: "#e3e7ea" };
+    // Invisible ticks keep the labels of the two axes apart where they meet.
+    const ticks = { ticks: "outside", ticklen: 6, tickcolor: "rgba(0,0,0,0)" };
+    const axis = { automargin: true, zeroline: false, gridcolor: "#e3e7ea", ...ticks };
     const title = (text) => ({ text, standoff: 10, font: { size: 13 } });
     const square = figure.diagonal ? { range: [-0.02, 1.02], dtick: 0.2 } : {};
     const table = figure.traces.some((trace) => trace.kind === "heatmap");
     return {
-      font: { family, size: 13 }, margin: { l: 48, r: 12, t: 8, b: 44 }, autosize: true,
+      font: { family, size: 13 }, margin: { l: 48, r: 20, t: 8, b: 44 }, autosize: true,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
       hovermode: table || figure.diagonal ? "closest" : "x unified", dragmode: false,
       hoverlabel: { bgcolor: "#ffffff", bordercolor: "#b9c2c9", font: { family, color: "#1c2833" } },
@@ -66,7 +68,7 @@
       yaxis: {
         ...axis, ...square, title: title(figure.y_title),
         ...(table && { type: "category", autorange: "reversed", dtick: 1, showgrid: false,
-          ticks: "", tickfont: { size: narrow() ? 10 : 12 } }),
+          tickfont: { size: narrow() ? 10 : 12 } }),
       },
     };
   };
@@ -84,9 +86,8 @@
   const buttons = [...document.querySelectorAll("[data-axis]")];
   const show = ({ axis, title }) => {
     buttons.forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.axis === axis)));
-    charts.filter(({ traces }) => traces.some((trace) => trace[axis] && trace.sent))
-      .forEach(({ box, traces }) => Plotly.update(
-        box, { x: traces.map((trace) => trace[axis]) }, { "xaxis.title.text": title }));
+    charts.filter(({ traces }) => traces.some((trace) => trace.sent)).forEach(({ box, traces }) =>
+      Plotly.update(box, { x: traces.map((t) => t[axis]) }, { "xaxis.title.text": title }));
   };
   buttons.forEach((button) => button.addEventListener("click", () => show(button.dataset)));
 
