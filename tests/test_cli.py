@@ -145,6 +145,19 @@ def test_images_and_many_classes(run):
     assert "NPZ" in err
 
 
+def test_a_run_that_diverges_keeps_its_last_good_model_and_exits_with_1(run, tmp_path):
+    code, out, err = run(
+        *("train", "--algorithm", "coda-plus", "--set", "algorithm.learning_rate=3"),
+        *("--set", "data.clients=5", "--rounds", "60", "--out", "run"),
+    )
+    assert code == 1
+    assert "the run diverged" in err
+    assert "Traceback" not in err
+    assert "learning_rate" in err
+    assert (tmp_path / "run/model/model.safetensors").exists()
+    assert "he run diverged" in (tmp_path / "run/report.html").read_text()
+
+
 def test_write_config_is_commented_and_runs(run, tmp_path):
     code, out, err = run("train", "--write-config", "run.toml", *QUICK, "--algorithm", "fedavg")
     assert code == 0, err

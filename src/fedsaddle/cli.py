@@ -252,6 +252,11 @@ def _show_result(result: "Result", out: Path) -> None:
 
 
 def _site_table(sites: list[dict[str, Any]]) -> "Table":
+    if all(site.get("n_positive") is None for site in sites):
+        table = _table("site", "test rows", "accuracy")
+        for site in sites:
+            table.add_row(site["name"], _number(site["rows"]), _number(site.get("accuracy")))
+        return table
     table = _table("site", "test rows", "n+", "n-", "AUC", "95 % interval", "accuracy")
     for site in sites:
         undefined = "undefined (one class)" if site["rows"] else "no test rows"

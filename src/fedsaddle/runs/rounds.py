@@ -113,8 +113,9 @@ def longest(
 ) -> dict[str, float]:
     """The clients whose reply is furthest from what the server holds (or longest), and how far."""
     name = "z" if "z" in vectors else next(iter(vectors))
-    known = state.get(name)
-    moved = vectors[name] if known is None else vectors[name] - known
+    moved = vectors[name].double()  # a difference of floats may overflow where both are finite
+    if name in state:
+        moved = moved - state[name].double()
     top = moved.norm(dim=1).topk(min(most, len(clients)))
     norms = [float(f"{norm:.4g}") for norm in top.values.tolist()]
     return dict(zip(map(str, clients[top.indices.numpy()].tolist()), norms, strict=True))
