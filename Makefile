@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench methods clean
 
 demo: .venv/.installed
 	$(BIN)/python examples/demo.py
@@ -19,6 +19,9 @@ lint: .venv/.developed
 
 bench: .venv/.installed
 	$(BIN)/python benchmarks/rounds.py
+
+methods: .venv/.installed
+	$(BIN)/python examples/methods.py > docs/methods.md
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

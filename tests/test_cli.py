@@ -188,6 +188,8 @@ def test_list(run):
     assert code == 0
     rows = {row["name"]: row for row in json.loads(out)["algorithms"]}
     assert rows["codasca"]["floats up"] == "2d"
+    assert rows["codasca"]["floats down"] == "2d (+ dx to newcomers)"
+    assert rows["drfa"]["floats up"] == "2d, then 1"
     assert "Yuan" in rows["codasca"]["paper"]
     code, out, _ = run("list")
     assert all(word in out for word in ("codasca", "heart-disease", "mlp", "auc"))

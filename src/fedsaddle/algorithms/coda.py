@@ -48,7 +48,7 @@ class CODAPlus(Algorithm):
     name: ClassVar[str] = "coda-plus"
     paper: ClassVar[str] = "Yuan et al. 2021, Algorithms 1-2"
 
-    learning_rate: float = Field(0.5, gt=0, description="step size η of the first stage")
+    learning_rate: float = Field(0.8, gt=0, description="step size η of the first stage")
     local_steps: int = Field(10, ge=1, description="I, steps between two communications")
     prox: float = Field(0.002, ge=0, description="γ, pull of the primal to the stage's start")
     stage_rounds: int = Field(25, ge=1, description="rounds of the first stage")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedsaddle.algorithms import ALGORITHMS, Algorithm
+from fedsaddle.algorithms import ALGORITHMS, Algorithm, Phase
 from fedsaddle.algorithms.base import Size
 from fedsaddle.data.sources import SOURCES
 from fedsaddle.models import MODELS
@@ -27,15 +27,22 @@ def floats(sizes: Mapping[str, Size]) -> str:
     return " + ".join(parts + ([str(numbers)] if numbers else [])) or "0"
 
 
+def _down(phase: Phase) -> str:
+    """What goes down; what a client keeps is sent only to those that do not hold it yet."""
+    sent = {name: size for name, size in phase.down.items() if name not in phase.kept}
+    once = {name: size for name, size in phase.down.items() if name in phase.kept}
+    return floats(sent) + (f" (+ {floats(once)} to newcomers)" if once else "")
+
+
 def _algorithm(method: type[Algorithm]) -> dict[str, str]:
-    phases = method().phases(0)
+    phases = method().phases(1)  # a round like most: some methods send less in their first
     return {
         "name": method.name,
         "paper": method.paper,
         "solves": ", ".join(sorted(method.solves)),
         "phases": ", ".join(phase.name for phase in phases),
         "floats up": ", then ".join(floats(phase.up) for phase in phases),
-        "floats down": ", then ".join(floats(phase.down) for phase in phases),
+        "floats down": ", then ".join(_down(phase) for phase in phases),
     }
 
 
