@@ -1,13 +1,17 @@
 """The command line. Every command has --help with examples and --json for machines."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fedsaddle import cli_data
 from fedsaddle.errors import UserError, nearest
+from fedsaddle.terminal import number as _number
+from fedsaddle.terminal import say as _say
+from fedsaddle.terminal import show as _print
+from fedsaddle.terminal import table as _table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+app.add_typer(cli_data.app, name="data")
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Best = Annotated[bool, typer.Option("--best", help="The best evaluated round, not the last.")]
@@ -267,33 +273,6 @@ def _site_table(sites: list[dict[str, Any]]) -> "Table":
         counts = [_number(site.get(key)) for key in ("rows", "n_positive", "n_negative")]
         table.add_row(site["name"], *counts, auc, interval, _number(site.get("accuracy")))
     return table
-
-
-def _table(*columns: str, title: str | None = None) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print(table: "Table") -> None:
-    from rich.console import Console
-
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _say(value: Any, text: str, as_json: bool) -> None:
-    print(json.dumps(value) if as_json else text)
 
 
 def _fail(message: str) -> NoReturn:

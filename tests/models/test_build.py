@@ -1,9 +1,12 @@
+import tomllib
+
 import pytest
 import torch
 from torch import nn
 
 from fedsaddle.errors import UserError
 from fedsaddle.models import ModelOptions, build
+from fedsaddle.runs.config import resolve, write_commented, write_sections
 
 
 class Odd(nn.Module):
@@ -42,9 +45,31 @@ def test_any_module_by_import_path():
     assert build(options, (9,), 2).layer.weight.shape == (2, 6)
 
 
+def test_the_import_key_goes_before_the_name():
+    options = ModelOptions(**{"import": f"{__name__}:Odd"})
+    assert build(options, (9,), 2).layer.weight.shape == (2, 3)
+    assert options == ModelOptions(import_path=f"{__name__}:Odd")
+
+
+def test_the_import_key_survives_a_configuration():
+    config = resolve({"model": {"import": f"{__name__}:Odd", "init": "w.safetensors"}})
+    assert config.model.factory == f"{__name__}:Odd"
+    for text in (write_sections(config.sections()), write_commented(config)):
+        written = tomllib.loads(text)
+        assert written["model"]["import"] == f"{__name__}:Odd"
+        assert "import_path" not in text
+        assert resolve(written).model == config.model
+    assert "\n# import =\n" in write_commented(resolve({}))
+    with pytest.raises(UserError, match=r"model.imports: .* did you mean 'import'"):
+        resolve({"model": {"imports": "a:b"}})
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"import": "nowhere.at:all"}, "model.import: cannot import 'nowhere.at:all'"),
+        ({"import": ":all"}, "model.import: cannot import ':all'"),
+        ({"import": "mlp"}, "model.import: write it as 'package.module:Class', not 'mlp'"),
         ({"name": "logistc"}, "did you mean 'logistic'"),
         ({"name": "nowhere.at:all"}, "cannot import 'nowhere.at:all'"),
         ({"name": "math:missing"}, "cannot import 'math:missing'"),

@@ -1,5 +1,7 @@
 """AUC losses against values by hand, all pairs, and a general maximum."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -221,3 +223,26 @@ def test_without_inner_step_the_map_is_the_identity() -> None:
     _, oracle, x, batch = compositional(0.0)
     assert torch.equal(oracle.inner(x, torch.zeros(2, 0), batch)[0], x)
     assert torch.equal(oracle.inner_pullback(x, 2 * x, torch.zeros(2, 0), batch), 2 * x)
+
+
+def test_inner_step_of_a_batchnorm_network_is_a_training_step() -> None:
+    """Batch statistics in the step, running statistics after it: torch's own in training mode."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    problem = CompositionalAUC(model=copy.deepcopy(model), inner_step=0.3, positive_ratio=0.4)
+    layout = problem.layout(torch.float64)
+    x, _ = problem.start(torch.Generator())
+    flat = layout.x(layout.flatten(x, {"alpha": torch.zeros(())})).unsqueeze(0)
+    carried = layout.flatten_carried(problem.carried()).unsqueeze(0)
+    inputs = torch.from_numpy(RANDOM.normal(size=(1, 6, 3)))
+    labels = torch.tensor([[1, 0, 0, 1, 0, 1]])
+    found, after = Oracle(problem, layout).inner(flat, carried, Batch(inputs, labels))
+    own = copy.deepcopy(model).double().train()
+    optimiser = torch.optim.SGD(own.parameters(), lr=0.3)
+    outputs = own(inputs[0]).squeeze(1)
+    nn.functional.binary_cross_entropy_with_logits(outputs, labels[0].double()).backward()
+    optimiser.step()
+    zero = torch.zeros(1, layout.dy, dtype=torch.float64)
+    named, _ = layout.unflatten(torch.cat([found, zero], dim=1)[0], after[0])
+    for name, value in own.state_dict().items():
+        assert torch.allclose(named[name], value.double(), rtol=0, atol=1e-12), name

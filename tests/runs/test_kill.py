@@ -1,6 +1,9 @@
 """Real processes, real signals."""
 
+import os
+import pty
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +72,26 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path):
     assert finish(fedsaddle("train", "--resume", "--out", stopped))[0] == 0
     model = "model/model.safetensors"
     assert (whole / model).read_bytes() == (stopped / model).read_bytes()
+
+
+def test_on_a_terminal_there_is_a_live_line_and_elsewhere_there_is_none(tmp_path):
+    reader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "fedsaddle", *RUN, "--out", str(tmp_path / "seen")]
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.DEVNULL)
+    os.close(terminal)
+    shown = b""
+    try:
+        while part := os.read(reader, 65536):
+            shown += part
+    except OSError:  # the other end was closed: the run has ended
+        pass
+    assert process.wait(timeout=60) == 0
+    text = shown.decode()
+    assert "60/60" in text
+    assert re.search(r"AUC 0\.\d{4}  worst client-\d [01]\.\d{4}  0\.\d+ MB", text)
+    assert re.search(r"\d\d:\d\d", text), "no time left was shown"
+    code, _, err = finish(fedsaddle(*RUN, "--out", tmp_path / "unseen"))
+    assert (code, err) == (0, "")
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(tmp_path):

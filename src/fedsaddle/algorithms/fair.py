@@ -50,7 +50,7 @@ class QFedAvg(Algorithm):
 
     name: ClassVar[str] = "q-fedavg"
     paper: ClassVar[str] = "Li et al. 2020, Algorithm 2"
-    solves: ClassVar[frozenset[Kind]] = frozenset({"risk"})
+    solves: ClassVar[frozenset[Kind]] = frozenset({"risk", "agnostic"})
 
     learning_rate: float = Field(0.2, gt=0, description="step size η of the local steps")
     local_steps: int = Field(10, ge=1, description="K, steps between two communications")

@@ -35,7 +35,7 @@ def group_sizes(members: Members) -> Tensor:
 class SimplexDual(Algorithm):
     """A method whose server weighs clients, or named groups of clients."""
 
-    solves: ClassVar[frozenset[Kind]] = frozenset({"risk"})
+    solves: ClassVar[frozenset[Kind]] = frozenset({"risk", "agnostic"})
 
     dual_rate: float = Field(
         0.01,

@@ -12,27 +12,33 @@ OBVIOUS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negativ
 
 
 def encode(
-    values: np.ndarray, positive: str | None, binary: bool, where: str
+    values: np.ndarray,
+    positive: str | None,
+    binary: bool,
+    where: str,
+    order: tuple[str, ...] = (),
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and class names, (negative, positive) when there are two.
 
     Positive is the value ``positive``; else the obvious one of 0/1, -1/1, no/yes and false/true;
     else the rarer value. With ``positive`` and more than two values, all others together are the
-    negative class, called "not <positive>".
+    negative class, called "not <positive>". ``positive`` may also be several values ("0,1,2"; the
+    class is then called "{0,1,2}") or "first-half" of the classes. ``order`` has all values in the
+    publisher's order, and ``positive`` may then be a place in it.
 
     >>> labels, classes = encode(np.array(["sick", "well", "well"]), None, True, "a.csv")
     >>> labels.tolist(), classes
     ([1, 0, 0], ('well', 'sick'))
+    >>> labels, classes = encode(np.array(["0", "1", "2", "3"]), "first-half", True, "a.csv")
+    >>> labels.tolist(), classes
+    ([1, 1, 0, 0], ('not {0,1}', '{0,1}'))
     """
     distinct, counts = np.unique(values.astype(str), return_counts=True)
-    known = _in_order(distinct.tolist())
-    positive = None if positive is None else tidy(positive)
-    if len(known) == 1:
-        raise UserError(f"{where}: every label is '{known[0]}'; two classes are needed.")
-    if positive is not None and positive not in known:
-        raise UserError(
-            f"data.positive: {where} has no label '{positive}'; {nearest(positive, known)}"
-        )
+    known = list(order) or _in_order(distinct.tolist())
+    if len(distinct) == 1:
+        raise UserError(f"{where}: every label is '{distinct[0]}'; two classes are needed.")
+    if positive is not None:
+        positive = _positive(positive, known, bool(order), where)
     if positive is not None and len(known) > 2:
         classes: tuple[str, ...] = (f"not {positive}", positive)
     elif len(known) == 2:
@@ -62,6 +68,9 @@ def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarra
     for label, name in enumerate(classes):
         labels[values == name] = label
     for label, name in enumerate(classes):
+        if _is_set(name) and f"not {name}" in classes:
+            labels[np.isin(values, name[1:-1].split(",")) & (labels == -1)] = label
+    for label, name in enumerate(classes):
         if name.startswith("not ") and name.removeprefix("not ") in classes:
             labels[labels == -1] = label
     if (labels == -1).any():
@@ -71,6 +80,47 @@ def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarra
             f"{nearest(values[row], classes)}"
         )
     return labels
+
+
+def _positive(wanted: str, known: list[str], numbered: bool, where: str) -> str:
+    """The positive value, or the set of them, in the words of the labels."""
+
+    def one(name: str) -> str | None:
+        tidied = tidy(name)
+        if tidied in known:
+            return tidied
+        if numbered and tidied is not None and tidied.isdecimal() and int(tidied) < len(known):
+            return known[int(tidied)]
+        return None
+
+    single = one(wanted)
+    if single is not None:
+        return single
+    if wanted.strip() == "first-half":
+        chosen: list[str | None] = [*known[: len(known) // 2]]
+    else:
+        names = wanted.split(",")
+        chosen = [one(name) for name in names]
+        for name, found in zip(names, chosen, strict=True):
+            if found is None:
+                raise UserError(
+                    f"data.positive: {where} has no label '{name.strip()}'; "
+                    f"{nearest(name.strip(), known)}"
+                )
+    members = [name for name in known if name in chosen]
+    if len(members) == len(known):
+        raise UserError("data.positive names every label; leave one for the negative class.")
+    if len(members) == 1:
+        return members[0]
+    if any("," in name for name in members):
+        raise UserError(
+            f"data.positive: a label of {where} has a comma, so only one value can be positive."
+        )
+    return "{" + ",".join(members) + "}"
+
+
+def _is_set(name: str) -> bool:
+    return name.startswith("{") and name.endswith("}")
 
 
 def _in_order(values: list[str]) -> list[str]:

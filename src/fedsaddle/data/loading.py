@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from fedsaddle.data import partition
-from fedsaddle.data.federated import FederatedData, Rows, split_clients
+from fedsaddle.data.federated import FederatedData, Rows, Store, split_clients
 from fedsaddle.data.labels import encode, match
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.preprocess import (
@@ -20,12 +21,16 @@ from fedsaddle.data.preprocess import (
     numbers,
     texts,
 )
+from fedsaddle.data.splits import HELD_OUT, TEST, TRAIN, VALIDATION, split_together, with_more
 from fedsaddle.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedsaddle.data.sources.raw import Raw
+
+# A mark beside those of the publisher's split: a row that is not used.
+LEFT_OUT = 3
 
 # One machine fits for all clients here, so many small clients may share a sum.
 MOST_SITES = 64
@@ -49,30 +54,41 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
     classes: tuple[str, ...] = ()
     if raw.labels is not None:
         positive = options.positive or raw.positive
-        labels, classes = encode(raw.labels, positive, binary, raw.source)
+        labels, classes = encode(raw.labels, positive, binary, raw.source, raw.classes)
     elif options.positive is not None:
         raise UserError(f"data.positive: {raw.source} has no labels; name them with data.label.")
 
-    kept = np.arange(n)
+    marks = np.zeros(n, dtype=np.int8) if raw.split is None else raw.split
+    raw, marks, group_of = _settle_clients(options, raw, marks, seed)
+    kept = np.flatnonzero(marks == TRAIN)
     if options.positive_ratio is not None:
-        kept = partition.subsample_positives(labels, options.positive_ratio, seed)
+        kept = kept[partition.subsample_positives(labels[kept], options.positive_ratio, seed)]
     owner, names = _clients(options, raw, labels[kept], kept, seed)
-    train, validation, test = split_clients(
-        labels[kept], owner, options.test, options.validation, seed
-    )
+    parts = _split(options, raw, labels[kept], owner, kept, marks, seed)
+    if np.isin(marks, (VALIDATION, TEST)).any():
+        whose = raw.clients if options.partition in (None, "column", "feature") else None
+        kept, names, parts = _add_held_out(marks, whose, kept, names, parts)
+    train, validation, test = parts
 
     preprocessing = None
     if raw.table is not None:
         table, preprocessing = _preprocessing(options, raw, raw.table, kept, train, names)
-        inputs = preprocessing.transform(table.iloc[kept], raw.source)
+        inputs: torch.Tensor | Store = torch.from_numpy(
+            preprocessing.transform(table.iloc[kept], raw.source)
+        )
     else:
         for option in ("drop", "numeric", "categorical", "zero_is_missing"):
             if getattr(options, option):
                 raise UserError(f"data.{option} names columns, but {raw.source} has none.")
         assert raw.array is not None
-        inputs = raw.array[kept].astype(np.float32, copy=False)
+        inputs = raw.array if isinstance(raw.array, Store) else torch.from_numpy(raw.array)
+        # Images may be many or on disk: they stay where they are, and rows are named instead.
+        train, validation, test = (
+            Rows(kept[rows.indices], rows.offsets) for rows in (train, validation, test)
+        )
+        kept = np.arange(n)
     return FederatedData(
-        torch.as_tensor(inputs),
+        inputs,
         torch.from_numpy(labels[kept]),
         train,
         validation,
@@ -81,6 +97,7 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
         classes=classes,
         preprocessing=preprocessing,
         source=raw.source,
+        groups=tuple(group_of.get(name, name) for name in names) if group_of else (),
     )
 
 
@@ -115,28 +132,124 @@ def load_table(
     return table.reset_index(drop=True), inputs, labels, clients
 
 
+def _settle_clients(
+    options: DataOptions, raw: Raw, marks: np.ndarray, seed: int
+) -> tuple[Raw, np.ndarray, dict[str, str]]:
+    """The source with the clients that ``feature`` and ``min_rows`` ask for, and their groups.
+
+    Both make or change the source's own clients, so that the publisher's test rows find theirs.
+    """
+    group_of: dict[str, str] = {}
+    if options.partition == "feature":
+        values = _feature(options, raw)
+        clients, group_of = partition.by_value(values, marks == TRAIN, options.clients, seed)
+        raw = replace(raw, clients=clients)
+    elif options.feature is not None:
+        if raw.clients is None or options.partition not in (None, "column"):
+            raise UserError(
+                "data.feature names groups for data.partition = 'feature', or for the source's "
+                "own clients; choose one of these partitions."
+            )
+        group_of = partition.groups_of(raw.clients, _feature(options, raw), options.feature)
+    if options.min_rows > 1:
+        if raw.clients is None or options.partition not in (None, "column", "feature"):
+            raise UserError("data.min_rows chooses among a source's own clients; it has none here.")
+        small = partition.small_clients(raw.clients, options.min_rows)
+        if small.all():
+            raise UserError(f"data.min_rows: no client has {options.min_rows} rows.")
+        raw = replace(raw, clients=np.where(small, None, raw.clients))
+        marks = np.where(small, LEFT_OUT, marks)
+    return raw, marks, group_of
+
+
+def _feature(options: DataOptions, raw: Raw) -> np.ndarray:
+    """The column ``options.feature`` as text; a missing value is the value "missing"."""
+    if options.feature is None:
+        raise UserError("data.partition = 'feature': name the column with data.feature.")
+    if raw.table is None:
+        raise UserError(f"data.feature names a column, but {raw.source} has none.")
+    if options.feature not in raw.table.columns:
+        raise UserError(
+            f"data.feature: {raw.source} has no feature column '{options.feature}'; "
+            f"{nearest(options.feature, list(raw.table.columns))}"
+        )
+    values = texts(raw.table[options.feature])
+    return np.where(values == None, "missing", values)  # noqa: E711 (element by element)
+
+
 def _clients(
     options: DataOptions, raw: Raw, labels: np.ndarray, kept: np.ndarray, seed: int
 ) -> tuple[Rows, tuple[str, ...]]:
     how = options.partition or ("dirichlet" if raw.clients is None else "column")
-    if how == "column":
+    if how in ("column", "feature"):
         if raw.clients is None:
             raise UserError(
                 f"data.partition = 'column': {raw.source} does not say whose rows are whose; "
                 "name the column with data.client, or give one file per site."
             )
         # All clients stay listed, also those that lost every row to positive_ratio.
-        owner, names = partition.by_column(raw.clients)
+        known = np.flatnonzero(raw.clients != None)  # noqa: E711 (element by element)
+        owner, names = partition.by_column(raw.clients[known])
         owners = np.empty(len(raw.clients), dtype=np.int64)
-        owners[owner.indices] = owner.owners
+        owners[known[owner.indices]] = owner.owners
         return Rows.from_owners(owners[kept], len(names)), names
     if how == "iid":
         rows = partition.iid(len(labels), options.clients, seed)
     elif how == "sorted":
         rows = partition.sorted_blocks(labels, options.clients, options.similarity, seed)
+    elif how == "quantity":
+        rows = partition.quantity(len(labels), options.clients, options.alpha, seed)
+    elif how == "disjoint-classes":
+        if raw.labels is None:
+            raise UserError(f"data.partition = 'disjoint-classes': {raw.source} has no labels.")
+        # Classes as the source has them: a binary problem has put each on one of two sides.
+        original = raw.labels[kept].astype(str)
+        rows = partition.disjoint_classes(original, labels, options.clients, seed)
     else:
         rows = partition.dirichlet(labels, options.clients, options.alpha, seed)
     return rows, tuple(f"client-{i}" for i in range(options.clients))
+
+
+def _split(
+    options: DataOptions,
+    raw: Raw,
+    labels: np.ndarray,
+    owner: Rows,
+    kept: np.ndarray,
+    marks: np.ndarray,
+    seed: int,
+) -> tuple[Rows, Rows, Rows]:
+    """Each client's own split; by default nothing more is held out than the publisher did."""
+    test, validation = options.test, options.validation
+    if test is None:
+        test = 0.0 if (marks == TEST).any() else 0.25
+    if validation is None:
+        validation = 0.0 if (marks == VALIDATION).any() else 0.1
+    if raw.together is not None:
+        return split_together(labels, owner, raw.together[kept], test, validation, seed)
+    return split_clients(labels, owner, test, validation, seed)
+
+
+def _add_held_out(
+    marks: np.ndarray,
+    clients: np.ndarray | None,
+    kept: np.ndarray,
+    names: tuple[str, ...],
+    parts: tuple[Rows, Rows, Rows],
+) -> tuple[np.ndarray, tuple[str, ...], tuple[Rows, Rows, Rows]]:
+    """The publisher's own test and validation rows, at their clients or at one extra site."""
+    rows = np.flatnonzero(np.isin(marks, (VALIDATION, TEST)))
+    owners = np.full(len(rows), len(names))
+    if clients is not None:
+        place = {name: client for client, name in enumerate(names)}
+        owners = np.array([place.get(client, len(names)) for client in clients[rows]])
+    if (owners == len(names)).any():
+        names = (*names, HELD_OUT)
+    more = []
+    for part, mark in zip(parts, (TRAIN, VALIDATION, TEST), strict=True):
+        at = np.flatnonzero(marks[rows] == mark)
+        more.append(with_more(part, len(kept) + at, owners[at], len(names)))
+    return np.concatenate([kept, rows]), names, (more[0], more[1], more[2])
 
 
 def _preprocessing(

@@ -32,8 +32,9 @@ class DataOptions(BaseModel):
     )
     positive: str | None = Field(
         None,
-        description="Label value that counts as positive; all others are negative (default: 1, "
-        "yes or true, else the rarer value; digits: 8).",
+        description="Label value that counts as positive, or several ('0,1,2'), or 'first-half' of "
+        "the classes; all others are negative (default: 1, yes or true, else the rarer value; "
+        "digits: 8).",
     )
     client: str | None = Field(
         None,
@@ -46,19 +47,28 @@ class DataOptions(BaseModel):
     max_categories: int = Field(
         50, ge=1, description="Most categories of one column before it is refused."
     )
-    partition: Literal["iid", "column", "sorted", "dirichlet"] | None = Field(
+    partition: (
+        Literal["iid", "column", "sorted", "dirichlet", "quantity", "feature", "disjoint-classes"]
+        | None
+    ) = Field(
         None,
         description="How rows are dealt to clients (default: 'column', the source's own clients, "
         "if it has any, else 'dirichlet').",
     )
-    clients: int = Field(
-        8, ge=1, description="Number of clients (partitions iid, sorted, dirichlet)."
+    clients: int = Field(8, ge=1, description="Number of clients (all partitions but column).")
+    feature: str | None = Field(
+        None,
+        description="Column whose values part the clients into groups: partition 'feature' deals "
+        "each client rows of one value; with partition 'column' a client must have one value.",
+    )
+    min_rows: int = Field(
+        1, ge=1, description="Column partition: leave out clients with fewer rows than this."
     )
     alpha: float = Field(
         0.5,
         gt=0,
         allow_inf_nan=False,
-        description="Dirichlet partition: small is uneven, large is even.",
+        description="Dirichlet and quantity partitions: small is uneven, large is even.",
     )
     similarity: float = Field(
         0.0, ge=0, le=1, description="Sorted partition: share of the rows dealt iid first."
@@ -66,9 +76,28 @@ class DataOptions(BaseModel):
     positive_ratio: float | None = Field(
         None, gt=0, lt=1, description="Drop rows at random until this share is positive."
     )
-    test: float = Field(0.25, ge=0, lt=1, description="Share of each client's rows for testing.")
-    validation: float = Field(
-        0.1, ge=0, lt=1, description="Share of each client's rows for validation."
+    test: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of each client's rows for testing (default: 0.25, or 0 if the source "
+        "has test rows of its own: they are the site 'held-out').",
+    )
+    validation: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of each client's rows for validation (default: 0.1, or 0 if the source "
+        "has validation rows of its own).",
+    )
+    image_size: int | None = Field(
+        None, ge=1, le=4096, description="Image files: height and width in pixels (default: 32)."
+    )
+    image_mode: Literal["grey", "rgb"] | None = Field(
+        None, description="Image files: grey or colour (default: as the first image)."
+    )
+    width: int | None = Field(
+        None, ge=1, description="LIBSVM files: number of features (default: the largest index)."
     )
     standardise: bool = Field(
         True, description="Scale numeric columns to mean 0 and deviation 1 over all sites."
@@ -76,7 +105,7 @@ class DataOptions(BaseModel):
 
     @model_validator(mode="after")
     def _some_rows_train(self) -> DataOptions:
-        if self.test + self.validation >= 1:
+        if (self.test or 0) + (self.validation or 0) >= 1:
             raise ValueError(
                 f"test ({self.test}) and validation ({self.validation}) together must stay "
                 "below 1, or no row is left for training"

@@ -27,6 +27,10 @@ class Engine(Protocol):
         """Every site's own counts and sums for one split ("train", "validation", "test")."""
         ...
 
+    def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:
+        """The problem's own metrics over one split's rows."""
+        ...
+
     def objective(self, z: Tensor, carried: Tensor) -> float:
         """`mean_i f_i(z)` over training rows (of a fixed sample of clients when there are many)."""
         ...

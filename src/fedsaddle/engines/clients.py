@@ -11,7 +11,7 @@ from fedsaddle.algorithms import Algorithm, Members, Round
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.data import FederatedData
-from fedsaddle.keyed import generator
+from fedsaddle.keyed import Key, generator
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Batch, Problem
 from fedsaddle.problems.oracle import Mode, Oracle
@@ -36,6 +36,14 @@ class Setup:
         """The size of a client's minibatches: what was asked for, or all it has."""
         rows = int(self.data.train.offsets[client + 1] - self.data.train.offsets[client])
         return min(self.algorithm.batch_size or rows, rows)
+
+    def noise(self, rows: int, *key: Key) -> Tensor | None:
+        """Noise for some rows, if the problem wants any: the same whenever it is asked for."""
+        shape = self.problem.noise_shape
+        if shape is None:
+            return None
+        drawn = generator(self.seed, "latent", *key).uniform(-1, 1, (rows, *shape))
+        return torch.from_numpy(drawn).to(self.layout.device, self.layout.dtype)
 
 
 def reshuffled(rows: np.ndarray, wanted: int, random: np.random.Generator) -> np.ndarray:
@@ -67,18 +75,26 @@ class ClientStack:
         """A row per client, also where all clients are at one point."""
         return z.expand(len(self._clients), -1)
 
-    def _gather(self, rows: np.ndarray) -> Batch:
+    def _gather(self, rows: np.ndarray, clients: np.ndarray, *key: Key) -> Batch:
         index = torch.from_numpy(rows).to(self.layout.device)
         data = self._setup.data
         inputs = data.take(index.reshape(-1), self.layout.dtype)
-        return Batch(inputs.reshape(*rows.shape, *data.input_shape), data.labels[index])
+        inputs = inputs.reshape(*rows.shape, *data.input_shape)
+        return Batch(inputs, data.labels[index], self._noise(clients, rows.shape[1], *key))
+
+    def _noise(self, clients: np.ndarray, rows: int, *key: Key) -> Tensor | None:
+        at = (self._number, self._phase, *key)
+        drawn = [self._setup.noise(rows, int(client), *at) for client in clients]
+        known = [noise for noise in drawn if noise is not None]
+        return torch.stack(known) if known else None
 
     def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
         size = self._setup.batch_rows(int(self._clients[0]))
         wanted = steps * size
         drawn = np.stack([self._drawn(int(client), wanted, stream) for client in self._clients])
         for step in range(steps):
-            yield self._gather(drawn[:, step * size : (step + 1) * size])
+            rows = drawn[:, step * size : (step + 1) * size]
+            yield self._gather(rows, self._clients, stream, step)
 
     def _drawn(self, client: int, wanted: int, stream: str) -> np.ndarray:
         key = (stream, client, self._number, self._phase)
@@ -137,7 +153,8 @@ class ClientStack:
             stacked = np.stack([all_rows[j] for j in group])
             for start in range(0, size, FULL_BATCH):
                 rows = stacked[:, start : start + FULL_BATCH]
-                yield group, self._gather(rows), rows.shape[1] / size
+                batch = self._gather(rows, self._clients[group], "all rows", start)
+                yield group, batch, rows.shape[1] / size
 
 
 def run_stack(

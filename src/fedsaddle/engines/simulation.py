@@ -4,9 +4,10 @@ Stacks are cut by client order and batch size, never by the number of workers, a
 computed by one thread: the result is the same, bit for bit, for any number of workers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,14 @@ from fedsaddle.federation import Answer
 from fedsaddle.keyed import generator
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
+from fedsaddle.metrics.generative import Scorer, cache_folder, train_scorer
 from fedsaddle.problems import Batch, Problem
 from fedsaddle.problems.oracle import Oracle
 
 OBJECTIVE_CLIENTS = 64
 """The training objective is measured on at most this many clients, the same all run long."""
+SCORER_ROWS = 20_000
+"""A judge of generated rows is trained on about this many of the training rows."""
 LOSS_SITES = 256
 """Per-site losses are measured, and sites without rows listed, when sites are this few."""
 
@@ -86,6 +90,7 @@ class Simulation:
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
         self.memory = ClientMemory(lengths, layout.dtype, options.memory_mb * 1e6)
         self._staged: list[tuple[np.ndarray, Vectors]] = []
+        self._scorer: Scorer | None = None
         self._pool: Any = None
         if options.workers > 1:
             from joblib.externals.loky import ProcessPoolExecutor
@@ -167,13 +172,47 @@ class Simulation:
         oracle = Oracle(setup.problem, setup.layout, "loop")
         device = setup.layout.device
         total = 0.0
+        for batch in self._passes(rows):
+            alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
+            loss = oracle.loss(z.to(device).unsqueeze(0), carried.to(device).unsqueeze(0), alone)
+            total += float(loss) * len(batch.labels)
+        return total / len(rows) if len(rows) else float("nan")
+
+    def _passes(self, rows: np.ndarray) -> Iterator[Batch]:
+        """These rows in batches of bounded size."""
+        setup, device = self._setup, self._setup.layout.device
         for start in range(0, len(rows), FULL_BATCH):
             index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device)
             inputs = setup.data.take(index, setup.layout.dtype)
-            batch = Batch(inputs.unsqueeze(0), setup.data.labels[index].unsqueeze(0))
-            loss = oracle.loss(z.to(device).unsqueeze(0), carried.to(device).unsqueeze(0), batch)
-            total += float(loss) * len(index)
-        return total / len(rows) if len(rows) else float("nan")
+            noise = setup.noise(len(index), "evaluation", int(rows[start]))
+            yield Batch(inputs, setup.data.labels[index], noise)
+
+    def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:
+        setup, device = self._setup, self._setup.layout.device
+        if not setup.problem.extra:
+            return {}
+        rows: Rows = getattr(setup.data, split)
+
+        def total(function: Callable[[Batch], Tensor]) -> Tensor:
+            parts = (function(batch) for batch in self._passes(rows.indices))
+            return reduce(torch.add, parts)
+
+        x, y = setup.layout.unflatten(z.to(device), carried.to(device).clone())
+        with one_thread(), torch.no_grad():
+            return setup.problem.extra_metrics(x, y, total, self._judge())
+
+    def _judge(self) -> Scorer | None:
+        """A classifier trained on all clients' rows: a simulation may, a network may not."""
+        data = self._setup.data
+        if not self._setup.problem.wants_scorer or data.task == "none":
+            return None
+        if self._scorer is None:
+            rows = np.sort(data.train.indices)
+            chosen = torch.from_numpy(rows[:: max(1, len(rows) // SCORER_ROWS)])
+            inputs, labels = data.take(chosen.to(data.labels.device)), data.labels[chosen]
+            scorer = train_scorer(inputs, labels, data.n_classes, cache=cache_folder())
+            self._scorer = scorer.to(self._setup.layout.device)
+        return self._scorer
 
     def objective(self, z: Tensor, carried: Tensor) -> float:
         able = np.flatnonzero(self._setup.data.train.counts)

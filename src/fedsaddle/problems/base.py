@@ -12,7 +12,7 @@ to write:
 ...         return pull / 2 + x["x"] @ y["y"] - y["y"].square().sum() / 2
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import torch
@@ -20,18 +20,29 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedsaddle.layout import Layout, Named, Projection
+from fedsaddle.metrics.generative import Scorer
 
-Kind = Literal["auc", "minimax", "risk", "compositional", "ratio"]
+Kind = Literal["auc", "minimax", "risk", "agnostic", "compositional", "ratio"]
 """auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual;
-compositional: a saddle behind an inner map (`Compositional`); ratio: risk with class weights that
-follow the model."""
+agnostic: a risk whose dual is the method's, on the server; compositional: a saddle behind an inner
+map (`Compositional`); ratio: risk with class weights that follow the model."""
 
 
 class Batch(NamedTuple):
-    """Rows of one client: `inputs (b, ...)` and `labels (b,)`."""
+    """Rows of one client: `inputs (b, ...)`, `labels (b,)`, and noise where a loss needs it."""
 
     inputs: Tensor
     labels: Tensor
+    noise: Tensor | None = None
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors there are, in order."""
+        return tuple(part for part in self if part is not None)
+
+
+Total = Callable[[Callable[[Batch], Tensor]], Tensor]
+"""Adds up a function of a batch over all measured rows, at whichever sites they are."""
 
 
 class DataFacts(Protocol):
@@ -43,6 +54,8 @@ class DataFacts(Protocol):
     def n_classes(self) -> int: ...
     @property
     def task(self) -> str: ...
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
 
 
 class Problem(BaseModel):
@@ -57,6 +70,10 @@ class Problem(BaseModel):
     name: ClassVar[str] = ""
     kind: ClassVar[Kind] = "minimax"
     task: ClassVar[str] = "none"
+    best_metric: ClassVar[str | None] = None
+    """The metric that picks the best model, where it is measured and no other is asked for."""
+    wants_scorer: ClassVar[bool] = False
+    """Whether `extra_metrics` needs a classifier that was trained on the data."""
 
     def start(self, generator: torch.Generator) -> tuple[Named, Named]:
         """The initial primal and dual variables, by name."""
@@ -106,9 +123,24 @@ class Problem(BaseModel):
         return False
 
     @property
-    def vectorises(self) -> bool:
-        """Whether the loss of a stack of clients may run as one `torch.vmap`."""
-        return True
+    def noise_shape(self) -> tuple[int, ...] | None:
+        """The shape of a row's noise, uniform on [−1, 1], where the loss needs any."""
+        return None
+
+    @property
+    def extra(self) -> Mapping[str, bool]:
+        """Names of metrics of its own, and whether larger is better."""
+        return {}
+
+    def extra_metrics(
+        self, x: Named, y: Named, total: Total, scorer: Scorer | None
+    ) -> dict[str, float]:
+        """The metrics that `extra` names, over held-out rows; they are reached by `total` alone."""
+        return {}
+
+    def samples(self, x: Named, number: int) -> Tensor | None:
+        """So many rows that the model makes up, for a problem that learns to do so."""
+        return None
 
     def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
         """Where each variable sits in the flat vectors."""
@@ -146,14 +178,6 @@ class NetworkProblem(Problem):
 
     def carried(self) -> Named:
         return {name: value.detach().clone() for name, value in self.model.named_buffers()}
-
-    @property
-    def vectorises(self) -> bool:
-        # vmap normalises each client by its own batch but loses the running statistics
-        return not any(
-            isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
-            for module in self.model.modules()
-        )
 
     def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
         """The network's outputs with the parameters and buffers found in `x`."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from fedsaddle.layout import Layout
+from fedsaddle.layout import Layout, Named
 from fedsaddle.problems.base import Batch, Compositional, Problem
 
 Mode = Literal["stack", "loop"]
@@ -26,17 +26,25 @@ class Oracle:
 
     def __init__(self, problem: Problem, layout: Layout, mode: Mode = "stack") -> None:
         self.problem, self.layout = problem, layout
-        self.mode: Mode = mode if problem.vectorises else "loop"
+        self.mode: Mode = mode
+
+    def _named(self, z: Tensor, carried: Tensor) -> tuple[Named, Named]:
+        """One point's named tensors, the carried ones cloned: training updates them in place.
+
+        Each has memory of its own, for vmap's BatchNorm would update a copy of a strided view.
+        """
+        x, y = self.layout.unflatten(z, carried)
+        own = {name: x[name].clone() for name in self.layout.carried}
+        return x | own, y
 
     def _loss(self, z: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        # cloned, for a network in training mode updates its statistics in place
-        x, y = self.layout.unflatten(z, carried.clone())
+        x, y = self._named(z, carried)
         loss = self.problem.loss(x, y, Batch(*batch))
         return loss, self.layout.flatten_carried(x)
 
     def _inner_loss(self, x: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.cat([x, x.new_zeros(self.layout.dy)])  # the inner loss knows no dual variables
-        named, _ = self.layout.unflatten(z, carried.clone())
+        named, _ = self._named(z, carried)
         loss = cast(Compositional, self.problem).inner_loss(named, Batch(*batch))
         return loss, self.layout.flatten_carried(named)
 
@@ -70,7 +78,7 @@ class Oracle:
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
         z = z.detach().requires_grad_()
-        losses, carried = self._stacked(self._loss, z, carried, *batch)
+        losses, carried = self._stacked(self._loss, z, carried, *batch.parts)
         (gradient,) = torch.autograd.grad(losses.sum(), z)
         gradient[:, self.layout.dx :].neg_()
         return losses.detach(), gradient, carried.detach()
@@ -78,25 +86,25 @@ class Oracle:
     def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """Losses `(C,)` alone."""
         with torch.no_grad():
-            losses, _ = self._stacked(self._loss, z, carried, *batch)
+            losses, _ = self._stacked(self._loss, z, carried, *batch.parts)
         return torch.as_tensor(losses)
 
     def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """The problem's statistics `(C, k)`."""
         with torch.no_grad():
-            return torch.as_tensor(self._stacked(self._statistics, z, carried, *batch))
+            return torch.as_tensor(self._stacked(self._statistics, z, carried, *batch.parts))
 
     def inner(self, x: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """`g(x) = x − ρ ∇L(x)`, `(C, dx)`, L the inner loss; and the carried values after it."""
         x = x.detach().requires_grad_()
-        losses, carried = self._stacked(self._inner_loss, x, carried, *batch)
+        losses, carried = self._stacked(self._inner_loss, x, carried, *batch.parts)
         (gradient,) = torch.autograd.grad(losses.sum(), x)
         return x.detach() - self._inner_step * gradient, carried.detach()
 
     def inner_pullback(self, x: Tensor, v: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """`∇g(x)ᵀ v = v − ρ ∇²L(x) v`, `(C, dx)`: an exact product, no Hessian is formed."""
         x = x.detach().requires_grad_()
-        losses, _ = self._stacked(self._inner_loss, x, carried, *batch)
+        losses, _ = self._stacked(self._inner_loss, x, carried, *batch.parts)
         (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
         (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
         return v - self._inner_step * product

@@ -57,6 +57,7 @@ class Simplex:
     """
 
     def __call__(self, v: Tensor) -> Tensor:
+        v = v - v.amax(dim=-1, keepdim=True)  # a common shift changes nothing but the rounding
         falling = v.sort(dim=-1, descending=True).values
         k = torch.arange(1, v.shape[-1] + 1, dtype=v.dtype, device=v.device)
         thresholds = (falling.cumsum(dim=-1) - 1) / k

@@ -10,7 +10,7 @@ from fedsaddle.algorithms import Algorithm
 from fedsaddle.data import DataOptions, FederatedData, load
 from fedsaddle.engines import EngineOptions
 from fedsaddle.federation import FederationOptions
-from fedsaddle.models import ModelOptions, build
+from fedsaddle.models import ModelOptions
 from fedsaddle.problems import PROBLEMS, Problem
 from fedsaddle.runs.config import (
     DEFAULT_ALGORITHM,
@@ -25,7 +25,7 @@ from fedsaddle.runs.config import (
 from fedsaddle.runs.folder import RunFolder
 from fedsaddle.runs.options import EvaluationOptions, RunOptions
 from fedsaddle.runs.result import Result, Settings
-from fedsaddle.runs.saved import outputs_for
+from fedsaddle.runs.saved import starting_network
 from fedsaddle.runs.training import Training
 from fedsaddle.runs.watching import Observer
 
@@ -93,7 +93,7 @@ def train_config(
     """The run that a configuration describes, in a folder."""
     binary = PROBLEMS[config.problem["name"]].task == "binary"
     data = load(config.data, seed=config.run.seed, binary=binary)
-    network = build(config.model, data.input_shape, outputs_for(data), config.run.seed)
+    network = starting_network(config.model, data, config.run.seed)
     settings = Settings(
         config.federation,
         config.engine,
@@ -133,7 +133,7 @@ def _named_problem(
     if isinstance(model, nn.Module):
         return make_problem({"name": name}, model), None
     options = model if isinstance(model, ModelOptions) else ModelOptions(name=model)
-    network = build(options, data.input_shape, outputs_for(data), seed)
+    network = starting_network(options, data, seed)
     return make_problem({"name": name}, network), options
 
 
@@ -146,5 +146,5 @@ def _data_section(given: Any, data: FederatedData) -> dict[str, Any]:
 
 def _model_section(model: Any, options: ModelOptions | None) -> dict[str, Any]:
     if options is not None:
-        return options.model_dump(mode="json")
+        return options.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"name": type(model).__name__ if isinstance(model, nn.Module) else "of the problem"}

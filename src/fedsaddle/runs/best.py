@@ -16,6 +16,7 @@ class Best:
     """The best evaluated round so far, by a named metric."""
 
     metric: str
+    higher: bool
     round: int | None = None
     value: float | None = None
 
@@ -23,26 +24,26 @@ class Best:
         value = row.get(self.metric)
         if value is None:
             return False
-        if self.value is not None:
-            higher = higher_is_better(self.metric) if self.metric != OBJECTIVE else False
-            if not (value > self.value if higher else value < self.value):
-                return False
+        best = self.value
+        if best is not None and not (value > best if self.higher else value < best):
+            return False
         self.round, self.value = row["round"], value
         return True
 
 
-def best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> str:
-    """The metric that picks the best model, checked before anything runs."""
+def best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> tuple[str, bool]:
+    """The metric that picks the best model, checked before anything runs; is larger better?"""
     task = data.task if problem.predicts else "none"
     splits = [split for split in ("validation", "test") if len(getattr(data, split).indices)]
-    known = [OBJECTIVE, *(name for split in splits for name in metric_names(task, split))]
+    own = {f"{split}/{name}": up for split in splits for name, up in problem.extra.items()}
+    known = [OBJECTIVE, *(name for split in splits for name in metric_names(task, split)), *own]
     if wanted is None:
-        preferred = ("validation/auc", "validation/accuracy")
-        return next((name for name in preferred if name in known), OBJECTIVE)
+        preferred = (problem.best_metric, "validation/auc", "validation/accuracy")
+        wanted = next((name for name in preferred if name in known), None) or OBJECTIVE
     if wanted not in known:
         raise UserError(
             f"evaluation.best: '{wanted}' is not measured in this run; {nearest(wanted, known)}"
         )
-    if wanted != OBJECTIVE:
-        higher_is_better(wanted)
-    return wanted
+    if wanted in own:
+        return wanted, own[wanted]
+    return wanted, wanted != OBJECTIVE and higher_is_better(wanted)

@@ -30,6 +30,7 @@ DEFAULT_ALGORITHM: dict[Kind, str] = {
     "minimax": "local-sgda",
     "compositional": "local-scgdam",
     "risk": "fedavg",
+    "agnostic": "drfa",
     "ratio": "local-sgdm-rl",
 }
 """The usual method for each kind of problem."""
@@ -58,7 +59,7 @@ class Config(BaseModel):
 
     def sections(self) -> Sections:
         """Plain values, with everything that is not set left out."""
-        dumped: Sections = self.model_dump(mode="json", exclude_none=True)
+        dumped: Sections = self.model_dump(mode="json", exclude_none=True, by_alias=True)
         return {name: dumped[name] for name in SECTIONS}
 
 
@@ -67,7 +68,8 @@ def sentence(error: ValidationError, section: str, model: type[BaseModel]) -> st
     first = error.errors()[0]
     field = ".".join([section, *(str(part) for part in first["loc"])])
     if first["type"] == "extra_forbidden":
-        known = [name for name in model.model_fields if name != "model"]
+        fields = model.model_fields.items()
+        known = [part.alias or name for name, part in fields if name != "model"]
         return f"{field}: there is no such setting; {nearest(str(first['loc'][-1]), known)}"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     given = "" if first["type"] == "value_error" else f", not {first['input']!r}"
@@ -210,7 +212,7 @@ def write_commented(config: Config) -> str:
         for key, field in model.model_fields.items():
             if not field.exclude:
                 lines += [f"# {field.description} ({_type_name(field.annotation)})"]
-                lines += [_line(values, key)]
+                lines += [_line(values, field.alias or key)]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 

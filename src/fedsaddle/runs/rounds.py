@@ -132,4 +132,6 @@ def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> UserError:
         return UserError(message)
     client, reason = next(iter(entry["refused"].items()))
     message += f" Client '{plan.names[int(client)]}': {reason}."
-    return Diverged(message) if "finite" in reason else UserError(message)
+    if "finite" not in reason:
+        return UserError(message)
+    return Diverged(f"{message} A smaller algorithm.learning_rate may help.")

@@ -5,6 +5,7 @@ returned weights, `best.safetensors` those of the best evaluated round.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsaddle.data import FederatedData, Preprocessing
-from fedsaddle.errors import UserError
+from fedsaddle.errors import UserError, nearest
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
 from fedsaddle.models import ModelOptions, build
@@ -34,9 +35,15 @@ def describe(problem: Problem, data: FederatedData, model: ModelOptions | None) 
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
         "outputs": outputs_for(data),
-        "model": None if model is None else model.model_dump(mode="json"),
+        "model": None if model is None else _architecture(model),
         "preprocessing": None if data.preprocessing is None else data.preprocessing.to_json(),
     }
+
+
+def _architecture(model: ModelOptions) -> dict[str, Any]:
+    """How to build the network again, without the weights that it started from."""
+    started = {"init", "init_skip"}
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=started)
 
 
 def outputs_for(data: FederatedData) -> int:
@@ -54,9 +61,35 @@ def save_description(folder: Path, description: dict[str, Any]) -> None:
     write_json(folder / "model.json", description)
 
 
-def load_network(network: nn.Module, weights: dict[str, Tensor], where: str) -> nn.Module:
-    """Put named weights into a network; what is not the network's (a, b, duals) is left aside."""
-    own = network.state_dict()
+def starting_network(options: ModelOptions, data: FederatedData, seed: int) -> nn.Module:
+    """The network for this data, with the weights of `model.init` where one is given."""
+    network = build(options, data.input_shape, outputs_for(data), seed)
+    if options.init is None:
+        return network
+    names = list(network.state_dict())
+    for prefix in options.init_skip:
+        if not any(name.startswith(prefix) for name in names):
+            hint = nearest(prefix, names)
+            raise UserError(f"model.init_skip: no weight is called '{prefix}…'; {hint}")
+    weights = read_tensors(options.init)[0]
+    try:
+        return load_network(network, weights, f"model.init: {options.init}", options.init_skip)
+    except UserError as error:
+        raise UserError(
+            f"{error} It must be the same network; a part that differs, such as the last layer, "
+            "keeps its random start when model.init_skip names it."
+        ) from None
+
+
+def load_network(
+    network: nn.Module, weights: dict[str, Tensor], where: str, skip: Sequence[str] = ()
+) -> nn.Module:
+    """Put named weights into a network; what is not the network's (a, b, duals) is left aside.
+
+    A network may be dual itself, as a discriminator is.
+    """
+    weights = {name.removeprefix("dual."): value for name, value in weights.items()} | weights
+    own = {k: v for k, v in network.state_dict().items() if not k.startswith(tuple(skip))}
     missing = [name for name in own if name not in weights]
     if missing:
         raise UserError(f"{where}: there is no '{missing[0]}', which the network needs.")
@@ -66,7 +99,8 @@ def load_network(network: nn.Module, weights: dict[str, Tensor], where: str) -> 
                 f"{where}: '{name}' has shape {tuple(weights[name].shape)}, "
                 f"the network wants {tuple(value.shape)}."
             )
-    network.load_state_dict({name: weights[name].to(own[name].dtype) for name in own})
+    given = {name: weights[name].to(own[name].dtype) for name in own}
+    network.load_state_dict(given, strict=not skip)
     return network.eval()
 
 
@@ -145,6 +179,6 @@ def trained_network(
 
     if not isinstance(problem, NetworkProblem):
         return None
-    x, _ = layout.unflatten(z.detach().clone(), carried.detach().clone())
+    x, y = layout.unflatten(z.detach().clone(), carried.detach().clone())
     network = copy.deepcopy(problem.model)
-    return load_network(network, x, "the trained point")
+    return load_network(network, y | x, "the trained point")

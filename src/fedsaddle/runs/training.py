@@ -21,7 +21,8 @@ from fedsaddle.federation import FederationOptions, Ledger
 from fedsaddle.federation.participation import check_options
 from fedsaddle.keyed import torch_generator
 from fedsaddle.layout import Layout
-from fedsaddle.metrics import SiteEvaluation, higher_is_better, summarise
+from fedsaddle.metrics import SiteEvaluation, summarise
+from fedsaddle.metrics.generative import image_grid
 from fedsaddle.problems import Problem
 from fedsaddle.runs.best import OBJECTIVE, Best, best_metric
 from fedsaddle.runs.config import check_solves, write_sections
@@ -32,6 +33,9 @@ from fedsaddle.runs.result import Result, Row, Settings, evaluation_of
 from fedsaddle.runs.rounds import Diverged, Plan, run_round
 from fedsaddle.runs.saved import describe, save_description, save_weights, trained_network
 from fedsaddle.runs.watching import Interrupted, Observer, Silent, interruptible
+
+SHOWN = 64
+"""How many generated rows are shown."""
 
 
 class Training:
@@ -56,7 +60,7 @@ class Training:
         self.folder, self.resume, self.observer = folder, resume, observer or Silent()
         dtype = {"float32": torch.float32, "float64": torch.float64}[settings.engine.dtype]
         self.layout: Layout = self.problem.layout(dtype)
-        self.best = Best(best_metric(settings.evaluation.best, data, problem))
+        self.best = Best(*best_metric(settings.evaluation.best, data, self.problem))
         self.plan = Plan(
             self.problem,
             algorithm,
@@ -75,9 +79,9 @@ class Training:
         self.seconds = 0.0
         self.history: list[Row] = []
         self.entries: list[Row] = []
-        metric = self.best.metric
-        higher = metric != OBJECTIVE and higher_is_better(metric)
-        self.guard = Guard(metric, higher, settings.evaluation.guard)
+        own = self.best.metric.partition("/")[2] in self.problem.extra  # of any scale
+        higher = self.best.higher and not own
+        self.guard = Guard(self.best.metric, higher, settings.evaluation.guard)
         self._good = (0, self.state["output"], self.state["carried"])
         self.stopped: str | None = None
 
@@ -181,12 +185,36 @@ class Training:
             if len(getattr(self.data, split).indices):
                 sites = self._evaluate(engine, split)
                 row |= summarise(split, sites, list_sites=few and split == "test")
+                row |= self._extra(engine, split)
         row |= self.algorithm.observe(self.state, self.plan.members)
         row |= {**self.ledger.totals, "seconds": round(self.seconds, 3)}
         self._note("metrics.jsonl", self.history, [row])
         if self.done and self.best.improves(row) and self.folder:
             save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
         return row
+
+    def _extra(self, engine: Engine, split: str) -> Row:
+        """The problem's own metrics: of test rows, and of others where they pick the best model."""
+        names = {f"{split}/{name}" for name in self.problem.extra}
+        if not names or (split != "test" and self.best.metric not in names):
+            return {}
+        try:
+            found = engine.extra(self._point(), self._carried(), split)
+        except ValueError as error:
+            raise Diverged(f"the model can no longer be evaluated ({error})") from None
+        return {f"{split}/{n}": v if math.isfinite(v) else None for n, v in found.items()}
+
+    def _measured_extra(self) -> Row:
+        """The problem's own test metrics of the round that is returned."""
+        rows = [row for row in self.history if row["round"] == self.done]
+        names = [f"test/{name}" for name in self.problem.extra]
+        return {name: rows[-1].get(name) for name in names} if rows else {}
+
+    def _picture(self, z: Tensor, carried: Tensor) -> str | None:
+        """Rows that the model makes up, where it does and they are images."""
+        x, _ = self.layout.unflatten(z.clone(), carried.clone())
+        made = self.problem.samples(x, SHOWN)
+        return None if made is None else image_grid(made)
 
     def _note(self, name: str, kept: list[Row], rows: list[Row]) -> None:
         kept += rows
@@ -247,6 +275,10 @@ class Training:
             evaluation["stopped"] = self.stopped
         if len(self.data.test.indices):
             evaluation |= evaluation_of(self._evaluate(engine, "test"))
+            evaluation["summary"] |= self._measured_extra()
+        picture = self._picture(z, carried)
+        if picture is not None:
+            evaluation["samples"] = picture
         record = RunRecord(
             self.folder.path.resolve().name if self.folder else self.algorithm.name,
             self.settings.sections,

@@ -17,7 +17,8 @@ from fedsaddle.errors import UserError, nearest
 def arrays(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     """Read the files; several files without a client array are one site each.
 
-    A two-dimensional X is a table of numeric columns x0, x1, …; any other X is used as it is.
+    A two-dimensional X is a table of numeric columns x0, x1, …; any other X is used as it is,
+    and bytes are taken for images.
     """
     import pandas as pd
 
@@ -58,7 +59,7 @@ def arrays(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
         source=", ".join(map(str, paths)),
         parts=tuple(parts),
         table=pd.DataFrame(X, columns=names, index=rows) if is_table else None,
-        array=None if is_table else X,
+        array=None if is_table else X if X.dtype == np.uint8 else X.astype(np.float32, copy=False),
         labels=np.concatenate(labels) if labels else None,
         clients=np.concatenate(clients) if clients else None,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsaddle.data.federated import Store
 from fedsaddle.data.preprocess import texts
 from fedsaddle.errors import UserError, nearest
 
@@ -29,15 +30,23 @@ class Raw:
     ``table`` has features in columns, to be preprocessed, and each row's number in its file as
     index; ``array`` has features ready for use. One of the two is given. ``labels`` and
     ``clients`` are text, one per row, or None when the source has none.
+
+    ``split`` says where the publisher put each row: 0 training, 1 validation, 2 test. Rows held
+    out in this way go to their client, or, where ``clients`` is None for them or the clients are
+    made by a partition, to one extra site. ``together`` names a group per row (a patient) that a
+    split must not cut. ``classes`` are the label values in the publisher's order.
     """
 
     source: str
     parts: tuple[Part, ...]
     table: pd.DataFrame | None = None
-    array: np.ndarray | None = None
+    array: np.ndarray | Store | None = None
     labels: np.ndarray | None = None
     clients: np.ndarray | None = None
     positive: str | None = None
+    classes: tuple[str, ...] = ()
+    split: np.ndarray | None = None
+    together: np.ndarray | None = None
     categorical: tuple[str, ...] = ()
     zero_is_missing: tuple[str, ...] = ()
 

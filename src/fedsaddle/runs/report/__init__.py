@@ -7,7 +7,7 @@ in a sentence where its data are missing. The modules build on one another in th
     markup     HTML of which all text is escaped
     reading    what a record says
     charts     the JSON from which report.js draws, and the keys to the lines
-    overview, curves, sites, traffic, settings     the sections
+    overview, curves, sites, samples, traffic, settings     the sections
     page       the document
 """
 

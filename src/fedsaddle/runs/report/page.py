@@ -10,6 +10,7 @@ from fedsaddle.runs.record import RunRecord
 from fedsaddle.runs.report.curves import curves, weights
 from fedsaddle.runs.report.markup import anchor, join, tag
 from fedsaddle.runs.report.overview import comparison, opening
+from fedsaddle.runs.report.samples import samples
 from fedsaddle.runs.report.settings import configuration
 from fedsaddle.runs.report.sites import discrimination, site_table
 from fedsaddle.runs.report.traffic import communication, participation
@@ -37,6 +38,7 @@ def render_report(records: Sequence[RunRecord]) -> str:
         "Weights": weights(runs),
         "Sites": site_table(runs),
         "Discrimination and calibration": discrimination(runs),
+        "Generated samples": samples(runs),
         "Communication": communication(runs),
         "Participation": participation(runs),
         "Configuration": configuration(runs),

@@ -1,0 +1,72 @@
+"""Image files listed in CSV files: a column ``path``, the label, and the client.
+
+Paths are relative to the CSV file. Other columns are not used.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from fedsaddle.data.options import DataOptions
+from fedsaddle.data.sources.images import FORMATS, image_files
+from fedsaddle.data.sources.raw import Part, Raw, text_column
+from fedsaddle.data.sources.tables import read_csv
+from fedsaddle.errors import UserError
+
+PATH = "path"
+
+
+def lists_images(path: Path) -> bool:
+    """Whether a CSV file has a column ``path`` that names an image in the first row."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return False
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            header, first = next(rows, []), next(rows, [])
+    except (OSError, ValueError, csv.Error):
+        return False  # the reader of tables says what is wrong
+    cells = dict(zip([name.strip() for name in header], first, strict=False))
+    return Path(cells.get(PATH, "").strip()).suffix.lower() in FORMATS
+
+
+def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
+    """Read the lists; several without a client column are one site each."""
+    files: list[Path] = []
+    labels, clients = [], []
+    parts: list[Part] = []
+    for path in paths:
+        frame = read_csv(path)
+        where = str(path)
+        for row, name in enumerate(text_column(frame, PATH, PATH, where), start=1):
+            file = path.parent / name
+            if not file.is_file():
+                raise UserError(f"{where}: the image '{file}' of row {row} is missing.")
+            files.append(file)
+        label = options.label or ("label" if "label" in frame.columns else None)
+        if label is not None:
+            labels.append(text_column(frame, label, "label", where))
+        elif binary:
+            raise UserError(
+                f"{where}: say which column is the label with data.label; "
+                f"columns: {', '.join(frame.columns)}"
+            )
+        if labels and len(labels) != len(parts) + 1:
+            raise UserError(f"{paths[0]}: no column 'label', which {where} has.")
+        if labels and label is None:
+            raise UserError(f"{where}: no column 'label', which {paths[0]} has.")
+        if options.client is not None:
+            clients.append(text_column(frame, options.client, "client", where))
+        elif len(paths) > 1:
+            clients.append(np.full(len(frame), path.stem, dtype=object))
+        parts.append(Part(where, len(frame)))
+    return Raw(
+        source=", ".join(map(str, paths)),
+        parts=tuple(parts),
+        array=image_files(files, options),
+        labels=np.concatenate(labels) if labels else None,
+        clients=np.concatenate(clients) if clients else None,
+    )

@@ -1,0 +1,98 @@
+"""LIBSVM files: one row a line, ``label index:value …``, what is not listed is 0.
+
+A file whose name ends in ``.t`` is, by the publisher's custom, the test set of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fedsaddle.data.options import DataOptions
+from fedsaddle.data.preprocess import tidy
+from fedsaddle.data.sources.published import fetch_advice, locate
+from fedsaddle.data.sources.raw import Part, Raw
+from fedsaddle.data.splits import TEST, TRAIN
+from fedsaddle.errors import UserError
+
+SUFFIXES = (".libsvm", ".svm", ".svmlight")
+MOST_BYTES = 4 * 2**30
+"""Rows become dense; a larger matrix is refused."""
+
+_LINE = re.compile(rb"\s*[+-]?[0-9.]+(e[+-]?[0-9]+)?(\s+[0-9]+:\S+)+\s*(#.*)?")
+
+
+def is_libsvm(path: Path) -> bool:
+    """By its suffix; a name without one, or with that of a test set, by its first line.
+
+    >>> is_libsvm(Path("train.svm")), is_libsvm(Path("train.csv"))
+    (True, False)
+    """
+    if path.suffix.lower() == ".t" and Path(path.stem).suffix.lower() in SUFFIXES:
+        return True
+    if path.suffix.lower() not in ("", ".t") or not path.is_file():
+        return path.suffix.lower() in SUFFIXES
+    with open(path, "rb") as file:
+        return _LINE.fullmatch(file.readline(2**20)) is not None
+
+
+def a9a(options: DataOptions, binary: bool) -> Raw:
+    """Adult as 123 binary features; a9a.t is the test set. In ``root/libsvm``, or ``root``."""
+    paths = [locate(options, "libsvm", name, fetch_advice("a9a")) for name in ("a9a", "a9a.t")]
+    return libsvm(options, paths, binary)
+
+
+def libsvm(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
+    """Read the files into one dense float32 matrix; several training files are one site each."""
+    for option in ("label", "client"):
+        if getattr(options, option) is not None:
+            raise UserError(f"data.{option} does not apply to LIBSVM files; remove it.")
+    X, labels = _read(paths, options.width)
+    counts = [len(part) for part in labels]
+    is_test = [path.suffix.lower() == ".t" for path in paths]
+    if all(is_test):  # then it is simply the data
+        is_test = [False] * len(paths)
+    sites = [None if test else path.stem for path, test in zip(paths, is_test, strict=True)]
+    several = len(sites) - sites.count(None) > 1
+    marks = np.repeat([TEST if test else TRAIN for test in is_test], counts).astype(np.int8)
+    return Raw(
+        source=", ".join(map(str, paths)),
+        parts=tuple(Part(str(path), n) for path, n in zip(paths, counts, strict=True)),
+        array=X,
+        labels=np.concatenate(labels),
+        clients=np.repeat(np.array(sites, dtype=object), counts) if several else None,
+        split=marks if any(is_test) else None,
+    )
+
+
+def _read(paths: list[Path], width: int | None) -> tuple[np.ndarray, list[np.ndarray]]:
+    from scipy import sparse
+    from sklearn.datasets import load_svmlight_file
+
+    loaded = []
+    for path in paths:
+        try:
+            # As published, indices count from 1.
+            loaded.append(load_svmlight_file(str(path), dtype=np.float32, zero_based=False))
+        except (ValueError, OSError, OverflowError) as error:
+            reason = str(error).strip() or type(error).__name__
+            raise UserError(f"{path}: cannot be read as LIBSVM ({reason}).") from error
+        if not loaded[-1][0].shape[0]:
+            raise UserError(f"{path}: has no rows.")
+    found = [X.shape[1] for X, _ in loaded]
+    width = width or max(found)
+    if width < max(found):
+        where = paths[found.index(max(found))]
+        raise UserError(f"data.width: {where} has a feature {max(found)}, more than {width}.")
+    n = sum(X.shape[0] for X, _ in loaded)
+    if 4 * n * width > MOST_BYTES:
+        raise UserError(
+            f"{paths[0]}: {n} rows of {width} features are {4 * n * width / 2**30:.0f} GB when "
+            "dense; choose a smaller data set."
+        )
+    for X, _ in loaded:
+        X.resize(X.shape[0], width)  # the largest index may be missing from a file
+    X = sparse.vstack([X for X, _ in loaded]).toarray()
+    return X, [np.array([tidy(y) for y in ys], dtype=object) for _, ys in loaded]

@@ -1,0 +1,136 @@
+"""AUC of several findings at once: one network with an output per finding.
+
+The CODASCA paper's chest X-rays (Yuan et al., ICML 2021, Section 6) have several findings each. The
+loss is the mean over the findings k of the AUC loss of Ying, Wen and Lyu (2016), over the rows
+whose finding is known (1 or 0; any other value, such as −1, is unknown). With h_k the sigmoid
+of output k, p_k the share of positives among the known, m_k the mask and q_k the share of known:
+
+    f = mean_k mean_j (m_jk/q_k) · F(h_k, a_k, b_k, α_k; p_k)
+
+As a mean over rows it may be taken in parts; p and q are the same numbers at every client.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedsaddle.layout import Named, Projection
+from fedsaddle.metrics.generative import Scorer
+from fedsaddle.metrics.ranking import LOGIT_BINS, LOGIT_LIMIT, ScoreCounts, auc
+from fedsaddle.problems.base import Batch, NetworkProblem, Total
+from fedsaddle.problems.projections import Nonnegative
+
+MEAN = "mean_auc"
+
+
+class MultilabelAUC(NetworkProblem):
+    """Rank positives above negatives for every finding; labels are `(n, k)`.
+
+    x is the network with a_k and b_k, y is α_k. Metrics: `auc_<finding>` from the public bins of
+    `metrics.ScoreCounts`, and `mean_auc` over the findings that have both classes.
+
+    >>> from torch import nn
+    >>> problem = MultilabelAUC(model=nn.Linear(4, 2), findings=["edema", "effusion"],
+    ...                         positive_ratios=[0.1, 0.3])
+    >>> list(problem.extra)
+    ['mean_auc', 'auc_edema', 'auc_effusion']
+    """
+
+    name: ClassVar[str] = "multilabel-auc"
+    task: ClassVar[str] = "multilabel"
+    best_metric: ClassVar[str | None] = f"validation/{MEAN}"
+
+    findings: list[str] = Field(
+        [], description="names of the findings, in the order of the outputs; the data's by default"
+    )
+    surrogate: Literal["square", "margin"] = Field(
+        "square", description="square: CODASCA eq. (2); margin: AUCM with α ≥ 0"
+    )
+    margin: float = Field(1.0, gt=0, description="m of the margin surrogate")
+    positive_ratios: list[float] | None = Field(
+        None, description="p_k of every finding; counted over all clients when left out"
+    )
+    known_ratios: list[float] | None = Field(
+        None, description="q_k, share of rows where the finding is known; counted when left out"
+    )
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(set(self.findings)) != len(self.findings):
+            raise ValueError("two findings have the same name")
+        for ratios in (self.positive_ratios, self.known_ratios):
+            if ratios is not None and len(ratios) != len(self.findings):
+                raise ValueError("give one ratio per finding")
+        if any(not 0 < p < 1 for p in self.positive_ratios or ()):
+            raise ValueError("every positive ratio must lie between 0 and 1")
+        if any(not 0 < q <= 1 for q in self.known_ratios or ()):
+            raise ValueError("every known ratio must be above 0 and at most 1")
+        return self
+
+    def start(self, generator: torch.Generator) -> tuple[Named, Named]:
+        x, _ = super().start(generator)
+        zeros = torch.zeros(len(self.findings))
+        return x | {"a": zeros, "b": zeros.clone()}, {"alpha": zeros.clone()}
+
+    def projections(self) -> Mapping[str, Projection]:
+        return {"alpha": Nonnegative()} if self.surrogate == "margin" else {}
+
+    def loss(self, x: Named, y: Named, batch: Batch) -> Tensor:
+        h = torch.sigmoid(self.forward(x, batch.inputs, training=True))
+        assert self.positive_ratios is not None, "give positive_ratios, or call prepare(data) first"
+        p = h.new_tensor(self.positive_ratios)
+        q = h.new_tensor(self.known_ratios or [1.0] * len(self.findings))
+        positive, negative = (batch.labels == 1).to(h.dtype), (batch.labels == 0).to(h.dtype)
+        a, b, alpha = x["a"], x["b"], y["alpha"]
+        spread = (1 - p) * (h - a).square() * positive + p * (h - b).square() * negative
+        gap = p * h * negative - (1 - p) * h * positive
+        if self.surrogate == "square":
+            cross = 2 * (1 + alpha) * gap
+        else:
+            cross = 2 * alpha * (p * (1 - p) * self.margin * (positive + negative) + gap)
+        concave = p * (1 - p) * alpha.square() * (positive + negative)
+        return ((spread + cross - concave) / q).mean()
+
+    @property
+    def predicts(self) -> bool:
+        return False
+
+    def predict(self, x: Named, inputs: Tensor) -> Tensor | None:
+        """None: a site's table of metrics knows one label per row."""
+        return None
+
+    @property
+    def extra(self) -> Mapping[str, bool]:
+        return dict.fromkeys([MEAN, *(f"auc_{finding}" for finding in self.findings)], True)
+
+    def extra_metrics(
+        self, x: Named, y: Named, total: Total, scorer: Scorer | None
+    ) -> dict[str, float]:
+        counts = total(lambda batch: self._counts(x, batch)).cpu().numpy()
+        width = 2 * LOGIT_LIMIT / LOGIT_BINS
+        centres = (np.arange(LOGIT_BINS) + 0.5) * width - LOGIT_LIMIT
+        aucs = {}
+        for finding, (negatives, positives) in zip(self.findings, counts, strict=True):
+            filled = negatives + positives > 0
+            found = ScoreCounts(centres[filled], positives[filled], negatives[filled])
+            aucs[f"auc_{finding}"] = auc(found) if found.both_classes else float("nan")
+        defined = [value for value in aucs.values() if np.isfinite(value)]
+        return {MEAN: float(np.mean(defined)) if defined else float("nan"), **aucs}
+
+    def _counts(self, x: Named, batch: Batch) -> Tensor:
+        """Rows per finding, class and public bin, `(k, 2, bins)`."""
+        logits = self.forward(x, batch.inputs, training=False).double()
+        if not bool(torch.isfinite(logits).all()):
+            raise ValueError("some outputs are not finite")
+        width = 2 * LOGIT_LIMIT / LOGIT_BINS
+        bins = ((logits + LOGIT_LIMIT) / width).floor().clamp(0, LOGIT_BINS - 1).long()
+        per_class = []
+        for label in (0, 1):
+            counts = bins.new_zeros(len(self.findings), LOGIT_BINS)
+            known = (batch.labels == label).to(counts.dtype)
+            per_class.append(counts.scatter_add(1, bins.T, known.T))
+        return torch.stack(per_class, dim=1)
