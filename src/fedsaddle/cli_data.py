@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsaddle.errors import UserError
 from fedsaddle.terminal import number, say, show, table
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from fedsaddle.data import FederatedData
@@ -156,7 +158,6 @@ def describe(
     from fedsaddle.data import load
     from fedsaddle.problems import PROBLEMS
     from fedsaddle.runs import config as settings
-    from fedsaddle.runs.folder import disk_errors
 
     sections = settings.override(settings.read(config) if config else {}, set_ or [])
     flags = {
@@ -175,8 +176,10 @@ def describe(
     loaded = load(resolved.data, seed=resolved.run.seed, binary=binary)
     facts = describing.describe(loaded)
     if out is not None:
-        with disk_errors(str(out)):
+        try:
             describing.write_page(loaded, out)
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
         facts["page"] = str(out)
     if as_json:
         say(facts, "", True)
@@ -225,15 +228,14 @@ def _show_quantiles(quantiles: dict[str, dict[str, float]]) -> None:
     show(listed)
 
 
-def _picture(data: FederatedData) -> Any:
+def _picture(data: FederatedData) -> Table:
     """One bar per client, split by class, the largest client being BAR cells wide."""
     from rich.text import Text
 
-    from fedsaddle.data.describe import class_counts, sample, segments
+    from fedsaddle.data.describe import class_counts, row_counts, sample, segments
 
-    counts = class_counts(data)
-    rows = counts.sum(axis=1)
-    most = max(int(rows.max()), 1)
+    counts, rows = class_counts(data), row_counts(data)
+    most = max(int(counts.sum(axis=1).max()), 1)
     chosen = sample(rows, MOST_CLIENTS // 2 if data.n_clients > MOST_CLIENTS else MOST_CLIENTS)
     drawn = table("client", "rows by class", "rows")
     for client in chosen:

@@ -1,5 +1,6 @@
 """CIFAR, and pickles that want to run code."""
 
+import codecs
 import os
 import pickle
 
@@ -36,9 +37,7 @@ def write_10(root):
 
 
 def read(root, source="cifar-10"):
-    return load(
-        DataOptions(source=source, root=root, clients=2, partition="iid"), binary=False
-    )
+    return load(DataOptions(source=source, root=root, clients=2, partition="iid"), binary=False)
 
 
 def test_batches_in_order_then_the_test_batch(tmp_path):
@@ -96,6 +95,21 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, protocol):
             read(tmp_path)
         assert "nothing in it was run" in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["cifar-10"]
+
+
+def test_only_arrays_of_bytes_and_plain_bytes_are_rebuilt(tmp_path):
+    class Untyped:
+        def __reduce__(self):
+            return (*np.zeros(1, np.uint8).__reduce__()[:2], (1, (1,), "u1", False, b"x"))
+
+    (tmp_path / "a").write_bytes(pickle.dumps({"a": Untyped()}, 2))
+    with pytest.raises(UserError, match="an array of unknown type"):
+        unpickle(tmp_path / "a")
+    (tmp_path / "a").write_bytes(pickle.dumps({"a": Exploit(codecs.encode, "x", "rot13")}, 2))
+    with pytest.raises(UserError, match="bytes encoded as 'rot13'"):
+        unpickle(tmp_path / "a")
+    (tmp_path / "a").write_bytes(pickle.dumps({"a": b"\xff"}, 2))
+    assert unpickle(tmp_path / "a") == {"a": b"\xff"}
 
 
 def test_a_pickle_cannot_change_what_the_reader_uses(tmp_path):
@@ -162,9 +176,7 @@ def test_cifar_10(data_root):
 
 @pytest.mark.data
 def test_cifar_100(data_root):
-    data = load(
-        DataOptions(source="cifar-100", root=data_root, positive="first-half", clients=100)
-    )
+    data = load(DataOptions(source="cifar-100", root=data_root, positive="first-half", clients=100))
     assert len(data.classes[1].split(",")) == 50
     assert len(data.labels) == 10000
     assert int(data.labels[:8000].sum()) == 4000

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedsaddle import train
 from fedsaddle.data import DataOptions, load
+from fedsaddle.data.labels import encode
 from fedsaddle.data.sources import storage
 from fedsaddle.errors import UserError
+from fedsaddle.runs.api import make_algorithm
 
 
 def idx(values, kind=0x08):
@@ -126,7 +129,7 @@ def test_writers_of_other_digits_are_refused(tmp_path):
     _, labels, _, test_labels = write_digits(tmp_path)
     write_writers(tmp_path, labels, "train")
     write_writers(tmp_path, test_labels[::-1], "test")
-    with pytest.raises(UserError, match="qmnist-test-labels.*not those of .*t10k-images"):
+    with pytest.raises(UserError, match=r"qmnist-test-labels.*not those of .*t10k-images"):
         small(tmp_path, source="qmnist")
     write_writers(tmp_path, labels[:5], "train")
     with pytest.raises(UserError, match="at least 40 rows"):
@@ -157,6 +160,15 @@ def test_positive_may_be_several_classes(tmp_path, positive, members, name):
     data = load(options)
     assert data.classes == (f"not {name}", name)
     assert data.labels[:40].tolist() == np.isin(labels, members).astype(int).tolist()
+
+
+def test_half_of_two_classes_is_one_and_commas_are_refused():
+    assert encode(np.array(["a", "b"]), "first-half", True, "x")[1] == ("b", "a")
+    assert encode(np.array(["a", "b", "c"]), "first-half", True, "x")[1] == ("not a", "a")
+    known = np.array(["a, or b", "c", "d", "e"])
+    assert encode(known, "a, or b", True, "x")[0].tolist() == [1, 0, 0, 0]
+    with pytest.raises(UserError, match="has a comma, so only one value can be positive"):
+        encode(known, "first-half", True, "x")
 
 
 # broken files
@@ -280,6 +292,22 @@ def test_mnist(data_root):
     digits = load(DataOptions(source="mnist", root=data_root), binary=False).labels
     assert digits[:5].tolist() == [5, 0, 4, 1, 9]
     assert digits[60000:60005].tolist() == [7, 2, 1, 0, 4]
+
+
+@pytest.mark.data
+def test_digits_of_many_clients_train(data_root):
+    options = DataOptions(
+        source="mnist",
+        root=data_root,
+        partition="sorted",
+        clients=500,
+        similarity=0.5,
+        positive="0",
+    )
+    # The usual step of 0.3 is for a few scaled columns; 784 pixels need a smaller one.
+    method = make_algorithm({"name": "cdma-one", "learning_rate": 0.03})
+    result = train("auc", options, method, rounds=10, federation={"clients_per_round": 8})
+    assert result.metrics["test/auc"][-1] > 0.97
 
 
 @pytest.mark.data

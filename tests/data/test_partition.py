@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
-from fedsaddle.data import partition
+from fedsaddle.data import DataOptions, load, partition
 from fedsaddle.errors import UserError
 
 labels_lists = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -146,3 +147,160 @@ def test_subsampling_depends_on_the_seed_only():
 def test_impossible_requests(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+class TestQuantity:
+    @given(st.integers(1, 80), st.integers(1, 9), st.floats(0.01, 100), seeds)
+    def test_every_row_once_and_nobody_without(self, n, n_clients, alpha, seed):
+        assume(n_clients <= n)
+        rows = partition.quantity(n, n_clients, alpha, seed)
+        assert_each_row_once(rows, n, n_clients)
+        assert rows.counts.min() >= 1
+        again = partition.quantity(n, n_clients, alpha, seed)
+        assert rows.indices.tolist() == again.indices.tolist()
+
+    def test_sizes_follow_the_distribution(self):
+        k, alpha, n = 4, 0.5, 4000
+        counts = [partition.quantity(n, k, alpha, seed).counts for seed in range(400)]
+        variance = np.var(np.concatenate(counts) / n)
+        assert variance == pytest.approx((k - 1) / (k**2 * (k * alpha + 1)), rel=0.1)
+        assert np.ptp(partition.quantity(n, k, 1e6).counts) < 20
+
+    def test_the_mixture_of_classes_stays(self):
+        labels = np.arange(8000) % 2
+        for part in partition.quantity(8000, 4, 1.0, seed=1):
+            assert abs((labels[part] == 1).mean() - 0.5) < 4 * 0.5 / np.sqrt(len(part))
+
+
+class TestDisjointClasses:
+    @given(st.lists(st.integers(0, 9), min_size=1, max_size=80), st.integers(1, 4), seeds)
+    def test_no_two_clients_share_a_class(self, classes, n_clients, seed):
+        classes = np.array(classes)
+        sides = classes % 2
+        for side in set(sides.tolist()):
+            assume(len(set(classes[sides == side].tolist())) >= n_clients)
+        assume(len(set(sides.tolist())) == 2)
+        rows = partition.disjoint_classes(classes, sides, n_clients, seed)
+        assert_each_row_once(rows, len(classes), n_clients)
+        owned = [set(classes[part].tolist()) for part in rows]
+        assert sum(map(len, owned)) == len(set(classes.tolist()))
+        for side in (0, 1):
+            held = [sum(c % 2 == side for c in own) for own in owned]
+            assert min(held) >= 1
+            assert max(held) - min(held) <= 1
+        assert max(map(len, owned)) - min(map(len, owned)) <= 1 or n_clients > 2
+
+    def test_names_as_classes_and_seeds(self):
+        names = np.array([f"class {i % 10}" for i in range(100)])
+        sides = (np.arange(100) % 10 < 5).astype(int)
+        first, again, other = (partition.disjoint_classes(names, sides, 5, s) for s in (0, 0, 1))
+        assert first.counts.tolist() == [20] * 5
+        assert first.indices.tolist() == again.indices.tolist()
+        assert first.indices.tolist() != other.indices.tolist()
+        assert all(sides[part].mean() == 0.5 for part in first)
+
+    def test_more_than_two_sides_are_none(self):
+        rows = partition.disjoint_classes(np.arange(6), np.arange(6), 3)
+        assert rows.counts.tolist() == [2, 2, 2]
+
+    def test_impossible_requests(self):
+        classes = np.array(["a", "b", "c"])
+        with pytest.raises(UserError, match="1 classes on one side are too few for 2 clients"):
+            partition.disjoint_classes(classes, np.array([1, 0, 0]), 2)
+        with pytest.raises(UserError, match="3 classes are too few for 4 clients"):
+            partition.disjoint_classes(np.repeat(classes, 2), np.repeat([0, 1, 2], 2), 4)
+        with pytest.raises(UserError, match="rows of one class must be on one side"):
+            partition.disjoint_classes(np.array(["a", "a"]), np.array([0, 1]), 1)
+
+
+class TestByValue:
+    @given(
+        st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=80),
+        st.integers(1, 8),
+        seeds,
+    )
+    def test_each_client_has_one_value(self, cells, n_clients, seed):
+        values = np.array([value for value, _ in cells])
+        trains = np.array([chosen for _, chosen in cells])
+        known, counts = np.unique(values[trains], return_counts=True)
+        assume(len(known) and n_clients >= len(known))
+        assume(counts.min() >= -(-n_clients // len(known)))
+        names, group_of = partition.by_value(values, trains, n_clients, seed)
+        assert len(group_of) == n_clients
+        for name, value in zip(names, values, strict=True):
+            if name is None:
+                assert value not in known
+            else:
+                assert group_of[name] == value
+        for value in known:
+            clients = [name for name, group in group_of.items() if group == value]
+            for chosen in (trains, ~trains):
+                held = [(names[chosen] == client).sum() for client in clients]
+                assert max(held) - min(held) <= 1
+        per_value = [list(group_of.values()).count(value) for value in known]
+        assert max(per_value) - min(per_value) <= 1
+
+    def test_values_that_look_like_clients(self):
+        values = np.array(["a", "a", "a-0", "b", "b"])
+        with pytest.raises(UserError, match="clash"):
+            partition.by_value(values, np.ones(5, bool), 4)
+
+
+def test_groups_of_own_clients():
+    with pytest.raises(UserError, match="client 'a' has rows with 'region' = 'n' and 's'"):
+        partition.groups_of(np.array(["a", "a"]), np.array(["n", "s"]), "region")
+
+
+# Through load
+
+
+def test_classes_apart_with_the_first_half_positive():
+    options = DataOptions(
+        source="digits", partition="disjoint-classes", clients=5, positive="first-half"
+    )
+    data = load(options)
+    digit = load_digits().target
+    owned = []
+    for client in range(5):
+        rows = np.concatenate([part[client] for part in (data.train, data.validation, data.test)])
+        assert ((digit[rows] < 5) == (data.labels[rows].numpy() == 1)).all()
+        owned.append(sorted(set(digit[rows].tolist())))
+    assert [len(own) for own in owned] == [2] * 5
+    assert sorted(chain(*owned)) == list(range(10))
+    assert all(own[0] < 5 <= own[1] for own in owned)
+    thin = load(options.model_copy(update={"positive_ratio": 0.1}))
+    assert thin.positive_ratio == pytest.approx(0.1, abs=0.01)
+    with pytest.raises(UserError, match="5 classes on one side are too few for 6 clients"):
+        load(options.model_copy(update={"clients": 6}))
+
+
+def test_quantity_and_feature_through_load(tmp_path):
+    data = load(DataOptions(partition="quantity", clients=4, alpha=0.5))
+    sizes = data.train.counts + data.validation.counts + data.test.counts
+    assert sizes.sum() == 569
+    assert sizes.max() > 2 * sizes.min()
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "age,region,site,label\n"
+        + "".join(f"{30 + i},{'ns'[i % 4 // 2]},site{i % 4},{i % 3 // 2}\n" for i in range(48))
+    )
+    own = DataOptions(source=str(path), client="site", feature="region")
+    data = load(own)
+    assert data.groups == ("n", "n", "s", "s")
+    parted = DataOptions(source=str(path), partition="feature", feature="region", clients=3)
+    assert load(parted).names == ("n-0", "n-1", "s")
+    with pytest.raises(UserError, match="client 'site0' has rows with 'age'"):
+        load(own.model_copy(update={"feature": "age"}))
+    with pytest.raises(UserError, match=r"data.feature names a column, but digits has none"):
+        load(DataOptions(source="digits", partition="feature", feature="x"))
+
+
+def test_small_clients_are_left_out(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{i},{'a' if i < 30 else 'b' if i < 34 else 'c'},{i % 2}\n" for i in range(60)]
+    path.write_text("age,site,label\n" + "".join(rows))
+    data = load(DataOptions(source=str(path), client="site", min_rows=5))
+    assert data.names == ("a", "c")
+    assert len(data.inputs) == 56
+    with pytest.raises(UserError, match="no client has 100 rows"):
+        load(DataOptions(source=str(path), client="site", min_rows=100))

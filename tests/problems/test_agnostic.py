@@ -14,12 +14,12 @@ from fedsaddle.runs.config import resolve
 
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
-    """Seven clients whose label is `a > 0`, and one whose label is `a > 1`."""
+    """Seven clients whose label is `a > 0`, and one whose label is `a > 1.5`."""
     random = np.random.default_rng(0)
     clients = []
     for client in range(8):
-        a = random.uniform(-2, 3, (400, 1)).astype(np.float32)
-        clients.append((a, (a[:, 0] > (1 if client == 7 else 0)).astype(int)))
+        a = random.uniform(-2, 4, (400, 1)).astype(np.float32)
+        clients.append((a, (a[:, 0] > (1.5 if client == 7 else 0)).astype(int)))
     return FederatedData.from_clients(clients)
 
 
@@ -28,7 +28,7 @@ def test_it_is_for_the_methods_with_a_dual_on_the_server() -> None:
     assert solvers == {"afl", "drfa", "drfa-prox", "drfa-ga", "q-fedavg"}
     assert all("risk" in ALGORITHMS[name].solves for name in solvers)
     assert resolve({"problem": {"name": "agnostic"}}).algorithm["name"] == "drfa"
-    with pytest.raises(UserError, match="'fedavg' does not solve 'agnostic'; these do: .*drfa"):
+    with pytest.raises(UserError, match=r"'fedavg' does not solve 'agnostic'; these do: .*drfa"):
         resolve({"problem": {"name": "agnostic"}, "algorithm": {"name": "fedavg"}})
 
 

@@ -27,7 +27,7 @@ Y = torch.from_numpy(RANDOM.normal(size=3))
 
 def linear(outputs: int, **options: object) -> Robust:
     torch.manual_seed(0)
-    return Robust(model=nn.Linear(3, outputs), input_shape=(3,), **options)
+    return Robust(model=nn.Linear(3, outputs), input_shape=[3], **options)
 
 
 def named(problem: Robust) -> dict[str, Tensor]:
@@ -54,9 +54,7 @@ def objective(problem: Robust, inputs: Tensor, labels: Tensor, y: np.ndarray) ->
 def test_the_loss_is_that_of_shifted_rows_less_the_penalty() -> None:
     problem = linear(4, penalty=0.7)
     found = problem.loss(named(problem), {"perturbation": Y}, Batch(INPUTS, LABELS))
-    assert float(found) == pytest.approx(
-        objective(problem, INPUTS, LABELS, Y.numpy()), abs=1e-12
-    )
+    assert float(found) == pytest.approx(objective(problem, INPUTS, LABELS, Y.numpy()), abs=1e-12)
 
 
 def test_the_saddle_gradient_by_finite_differences() -> None:
@@ -129,9 +127,7 @@ def test_robust_loss_in_a_ball_in_closed_form() -> None:
 def test_robust_loss_is_never_below_the_loss_at_the_trained_perturbation() -> None:
     problem = linear(4, penalty=0.01, ascent_steps=0)
     found = measure(problem, Batch(INPUTS, LABELS), y=Y)["robust_loss"]
-    expected = max(
-        objective(problem, INPUTS, LABELS, y) for y in (Y.numpy(), np.zeros(3))
-    )
+    expected = max(objective(problem, INPUTS, LABELS, y) for y in (Y.numpy(), np.zeros(3)))
     assert found == pytest.approx(expected, abs=1e-12)
 
 

@@ -15,6 +15,8 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 def class_counts(data: FederatedData) -> np.ndarray:
     """Rows of every client (training, validation and test) by class.
 
+    Where a row has several findings, it counts for each of them.
+
     >>> data = FederatedData.from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])])
     >>> class_counts(data).tolist()
     [[1, 1], [0, 1]]
@@ -23,8 +25,17 @@ def class_counts(data: FederatedData) -> np.ndarray:
     labels = data.labels.numpy()
     counts = np.zeros((data.n_clients, n_classes), dtype=np.int64)
     for rows in (data.train, data.validation, data.test):
-        flat = rows.owners * n_classes + labels[rows.indices]
-        counts += np.bincount(flat, minlength=counts.size).reshape(counts.shape)
+        if labels.ndim == 2:
+            np.add.at(counts, rows.owners, labels[rows.indices] == 1)
+        else:
+            flat = rows.owners * n_classes + labels[rows.indices]
+            counts += np.bincount(flat, minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def row_counts(data: FederatedData) -> np.ndarray:
+    """Rows of every client."""
+    counts: np.ndarray = data.train.counts + data.validation.counts + data.test.counts
     return counts
 
 
@@ -36,8 +47,7 @@ def describe(data: FederatedData, most: int = 1000) -> dict[str, Any]:
     >>> facts["rows"], facts["positives"], facts["clients"][1]["positives"]
     (3, 2, 1)
     """
-    counts = class_counts(data)
-    rows = counts.sum(axis=1)
+    counts, rows = class_counts(data), row_counts(data)
     facts: dict[str, Any] = {
         "source": data.source,
         "task": data.task,
@@ -58,23 +68,23 @@ def describe(data: FederatedData, most: int = 1000) -> dict[str, Any]:
     if data.groups:
         facts["groups"] = list(dict.fromkeys(data.groups))
     if data.n_clients <= most:
-        facts["clients"] = [_client(data, counts, client) for client in range(data.n_clients)]
+        facts["clients"] = [_client(data, counts[i], int(rows[i]), i) for i in range(len(rows))]
     return facts
 
 
-def _client(data: FederatedData, counts: np.ndarray, client: int) -> dict[str, Any]:
+def _client(data: FederatedData, counts: np.ndarray, rows: int, client: int) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": data.names[client]}
     if data.groups:
         facts["group"] = data.groups[client]
     facts |= {
-        "rows": int(counts[client].sum()),
+        "rows": rows,
         "train_rows": len(data.train[client]),
         "validation_rows": len(data.validation[client]),
         "test_rows": len(data.test[client]),
     }
     if data.task == "binary":
-        facts["positives"] = int(counts[client, 1])
-    facts["class_rows"] = counts[client].tolist()
+        facts["positives"] = int(counts[1])
+    facts["class_rows"] = counts.tolist()
     return facts
 
 
@@ -100,7 +110,8 @@ def segments(counts: np.ndarray, most: int, width: int) -> list[int]:
         return [0] * len(counts)
     cells = max(1, round(width * total / most))
     edges = np.rint(np.cumsum(counts) / total * cells).astype(int)
-    return np.diff(edges, prepend=0).tolist()
+    widths: list[int] = np.diff(edges, prepend=0).tolist()
+    return widths
 
 
 def sample(rows: np.ndarray, most: int) -> list[int]:

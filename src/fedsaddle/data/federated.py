@@ -129,7 +129,8 @@ class FederatedData:
     (``labels`` is then all zeros, so that a batch always has both). Inputs are float32, or float64
     if given so; bytes (images) stay bytes and int32 (tokens) stay int32 until ``take`` gathers
     them, and a memory-mapped tensor or a ``Store`` stays where it is. ``groups`` names, where there
-    are any, the group of every client.
+    are any, the group of every client. Labels of shape (n, k) are findings, for each row all k that
+    ``classes`` names: 1, 0, or -1 for unknown; the task is then "multilabel".
 
     >>> data = FederatedData.from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=0)
     >>> data.n_clients, data.task, data.names, round(data.positive_ratio, 3)
@@ -153,17 +154,18 @@ class FederatedData:
         set_(self, "classes", tuple(self.classes))
         if not isinstance(self.inputs, Store):
             set_(self, "inputs", _as_inputs(self.inputs, self.source))
-        set_(self, "labels", _as_labels(self.labels, self.source))
+        set_(self, "labels", _as_labels(self.labels, self.source, len(self.classes)))
         n = len(self.inputs)
         if len(self.labels) != n:
             raise UserError(
                 f"{self.source}: {n} rows of inputs but {len(self.labels)} labels; "
                 "give one label per row."
             )
-        highest = max(len(self.classes), 1) - 1
-        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) <= highest:
+        several = self.labels.ndim == 2
+        lowest, highest = (-1, 1) if several else (0, max(len(self.classes), 1) - 1)
+        if n and not lowest <= int(self.labels.min()) <= int(self.labels.max()) <= highest:
             raise UserError(
-                f"{self.source}: labels must lie in 0..{highest} "
+                f"{self.source}: labels must lie in {lowest}..{highest} "
                 f"({len(self.classes)} classes), but they span "
                 f"{int(self.labels.min())}..{int(self.labels.max())}."
             )
@@ -195,10 +197,12 @@ class FederatedData:
         test: float = 0.25,
         validation: float = 0.1,
         seed: int = 0,
+        findings: Sequence[str] = (),
     ) -> FederatedData:
         """Data from one ``(X, y)`` pair (numpy or torch) per client, split within each client.
 
-        Give ``(X, None)`` or X alone, for every client, when there are no labels.
+        Give ``(X, None)`` or X alone, for every client, when there are no labels. With ``findings``
+        y has a column for each of them: 1, 0, and -1 or NaN where it is unknown.
         """
         pairs = [pair if isinstance(pair, tuple) else (pair, None) for pair in clients]
         if not pairs:
@@ -223,22 +227,24 @@ class FederatedData:
                     f"but at client '{names[0]}' it has {tuple(expected)}."
                 )
             count = len(inputs[-1])
-            labels.append(_as_labels(np.zeros(count, np.int64) if y is None else y, where))
+            given = np.zeros(count, np.int64) if y is None else y
+            labels.append(_as_labels(given, where, len(findings)))
             if len(labels[-1]) != count:
                 raise UserError(f"{where}: {count} rows of inputs but {len(labels[-1])} labels.")
-            if count and int(labels[-1].min()) < 0:
+            if count and not findings and int(labels[-1].min()) < 0:
                 raise UserError(f"{where}: labels must be 0, 1, …, not {int(labels[-1].min())}.")
         y = torch.cat(labels)
         n_classes = (max(2, int(y.max()) + 1) if len(y) else 2) if all(labelled) else 0
         offsets = np.cumsum([0] + [len(part) for part in inputs])
         owner = Rows(np.arange(len(y)), offsets)
-        parts = split_clients(y.numpy(), owner, test=test, validation=validation, seed=seed)
+        strata = np.unique(y.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
+        parts = split_clients(strata, owner, test=test, validation=validation, seed=seed)
         return cls(
             torch.cat(inputs),
             y,
             *parts,
             names=tuple(names),
-            classes=tuple(str(label) for label in range(n_classes)),
+            classes=tuple(findings) or tuple(str(label) for label in range(n_classes)),
         )
 
     @property
@@ -262,9 +268,11 @@ class FederatedData:
         return taken.long() if taken.dtype == torch.int32 else taken.to(dtype)
 
     @property
-    def task(self) -> Literal["binary", "multiclass", "none"]:
+    def task(self) -> Literal["binary", "multiclass", "multilabel", "none"]:
         if not self.classes:
             return "none"
+        if self.labels.ndim == 2:
+            return "multilabel"
         return "binary" if len(self.classes) == 2 else "multiclass"
 
     @property
@@ -278,6 +286,16 @@ class FederatedData:
         if self.task != "binary" or not len(rows):
             return math.nan
         return int((self.labels[torch.from_numpy(rows)] == 1).sum()) / len(rows)
+
+    @property
+    def finding_ratios(self) -> tuple[list[float], list[float]]:
+        """For each finding, the share of 1 among the known labels and of known among all.
+
+        Over all clients' training rows, from two counts a client for each; NaN where none is known.
+        """
+        labels = self.labels[torch.from_numpy(self.train.indices)].reshape(-1, self.n_classes)
+        known, positive = (labels >= 0).sum(dim=0), (labels == 1).sum(dim=0)
+        return (positive / known).tolist(), (known / len(labels)).tolist()
 
     def pooled(self) -> FederatedData:
         """All training and validation rows at client 0 (the "all data pooled" baseline).
@@ -390,10 +408,13 @@ def _as_inputs(given: Any, where: str) -> torch.Tensor:
     return inputs
 
 
-def _as_labels(given: Any, where: str) -> torch.Tensor:
+def _as_labels(given: Any, where: str, columns: int = 0) -> torch.Tensor:
     refusal = f"{where}: labels must be whole numbers 0, 1, …."
     labels = _as_tensor(given, refusal)
-    if labels.ndim != 1:
+    if labels.ndim == 2 and columns > 1 and labels.shape[1] == columns:
+        if labels.is_floating_point():
+            labels = labels.nan_to_num(nan=-1)
+    elif labels.ndim != 1:
         raise UserError(f"{where}: labels must be one per row, not of shape {tuple(labels.shape)}.")
     whole = labels.to(torch.int64)
     if not torch.equal(whole.to(labels.dtype), labels):

@@ -265,7 +265,7 @@ def fetch(
 
 
 def _retrieve(url: str, place: Path, file: File, progress: Progress) -> Path:
-    import pooch
+    import pooch  # type: ignore[import-untyped]
 
     def downloader(url: str, output: Any, _: Any) -> None:
         part = place / f"{file.name}.part"

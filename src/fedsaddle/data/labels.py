@@ -58,10 +58,13 @@ def encode(
 
 
 def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarray:
-    """Labels of values under given class names; a class "not x" takes all values but x.
+    """Labels of values under given class names; a class "not x" takes all values but x,
+    and a class "{x,y}" beside "not {x,y}" takes x and y.
 
     >>> match(np.array(["0", "3"]), ("0", "not 0"), "a.csv").tolist()
     [0, 1]
+    >>> match(np.array(["2", "0", "9"]), ("not {0,2}", "{0,2}"), "a.csv").tolist()
+    [1, 1, 0]
     """
     values = values.astype(str)
     labels = np.full(len(values), -1, dtype=np.int64)

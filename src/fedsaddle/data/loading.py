@@ -157,7 +157,9 @@ def _settle_clients(
         small = partition.small_clients(raw.clients, options.min_rows)
         if small.all():
             raise UserError(f"data.min_rows: no client has {options.min_rows} rows.")
-        raw = replace(raw, clients=np.where(small, None, raw.clients))
+        clients = raw.clients.astype(object)
+        clients[small] = None
+        raw = replace(raw, clients=clients)
         marks = np.where(small, LEFT_OUT, marks)
     return raw, marks, group_of
 

@@ -20,8 +20,8 @@ class DataOptions(BaseModel):
 
     source: str | list[str] = Field(
         "breast-cancer",
-        description="Bundled name, or path, list of paths, folder or glob of CSV, Parquet or NPZ "
-        "files (several files: one per site, named by the file).",
+        description="Bundled name, or path, list of paths, folder or glob of CSV, Parquet, NPZ or "
+        "LIBSVM files (several files: one per site, named by the file).",
     )
     root: Path | None = Field(
         None,

@@ -12,10 +12,9 @@ from fedsaddle.problems.ratio import RatioLoss
 from fedsaddle.problems.risk import Risk
 from fedsaddle.problems.robust import Robust
 
-PROBLEMS: dict[str, type[NetworkProblem]] = {
-    problem.name: problem
-    for problem in (AUC, CompositionalAUC, Risk, Focal, RatioLoss, Agnostic, Robust, GAN)
-}
+_SADDLES = (AUC, CompositionalAUC, MultilabelAUC, Agnostic, Robust, GAN)
+_RISKS = (Risk, Focal, RatioLoss)
+PROBLEMS: dict[str, type[NetworkProblem]] = {p.name: p for p in (*_SADDLES, *_RISKS)}
 
 __all__ = [
     "AUC",

@@ -58,7 +58,8 @@ class GAN(NetworkProblem):
             if not isinstance(getattr(self.model, part, None), nn.Module):
                 raise UserError(
                     f"problem '{self.name}' needs a network with a `generator` and a "
-                    f"`discriminator`; {type(self.model).__name__} has no `{part}`."
+                    f"`discriminator`, such as model.name = 'dcgan'; "
+                    f"{type(self.model).__name__} has no `{part}`."
                 )
         return self
 

@@ -18,10 +18,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedsaddle.errors import UserError
 from fedsaddle.layout import Named, Projection
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.metrics.ranking import LOGIT_BINS, LOGIT_LIMIT, ScoreCounts, auc
-from fedsaddle.problems.base import Batch, NetworkProblem, Total
+from fedsaddle.problems.base import Batch, DataFacts, NetworkProblem, Total
 from fedsaddle.problems.projections import Nonnegative
 
 MEAN = "mean_auc"
@@ -70,6 +71,27 @@ class MultilabelAUC(NetworkProblem):
         if any(not 0 < q <= 1 for q in self.known_ratios or ()):
             raise ValueError("every known ratio must be above 0 and at most 1")
         return self
+
+    def prepare(self, facts: DataFacts) -> Self:
+        findings = self.findings or list(facts.classes)
+        if tuple(findings) != tuple(facts.classes):
+            raise UserError(
+                f"problem.findings: {', '.join(findings)} were given, "
+                f"but the data have {', '.join(facts.classes)}."
+            )
+        positive, known = facts.finding_ratios
+        for finding, p in zip(findings, self.positive_ratios or positive, strict=True):
+            if not 0 < p < 1:
+                raise UserError(
+                    f"problem '{self.name}' needs training rows with and without every finding; "
+                    f"of '{finding}' there are not both."
+                )
+        counted = {
+            "findings": findings,
+            "positive_ratios": self.positive_ratios or positive,
+            "known_ratios": self.known_ratios or known,
+        }
+        return self.model_copy(update=counted)
 
     def start(self, generator: torch.Generator) -> tuple[Named, Named]:
         x, _ = super().start(generator)

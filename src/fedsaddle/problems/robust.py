@@ -30,7 +30,7 @@ class Robust(Risk):
 
     - `robust_loss`: the objective at the best y that gradient ascent finds for the model, from the
       trained y or from 0;
-    - `pgd_accuracy`: the accuracy when every row is attacked by itself (see `metrics.pgd`).
+    - `pgd_accuracy`: the accuracy when every row is attacked by itself (`metrics.robustness.pgd`).
     """
 
     name: ClassVar[str] = "robust"
@@ -38,7 +38,7 @@ class Robust(Risk):
 
     penalty: float = Field(1.0, ge=0, description="λ of the penalty (λ/2)‖y‖²")
     radius: float | None = Field(None, gt=0, description="r, bound on ‖y‖₂ (left out: none)")
-    input_shape: tuple[int, ...] | None = Field(
+    input_shape: list[int] | None = Field(
         None, description="shape of y; that of the data when left out"
     )
     ascent_steps: int = Field(20, ge=0, description="ascent steps on y of the metric robust_loss")
@@ -58,7 +58,7 @@ class Robust(Risk):
     def prepare(self, facts: DataFacts) -> Self:
         if self.input_shape is not None:
             return self
-        return self.model_copy(update={"input_shape": tuple(facts.input_shape)})
+        return self.model_copy(update={"input_shape": list(facts.input_shape)})
 
     def start(self, generator: torch.Generator) -> tuple[Named, Named]:
         assert self.input_shape is not None, "call prepare(data) first"
@@ -101,7 +101,7 @@ class Robust(Risk):
                     moved = batch._replace(inputs=batch.inputs + y.view(shape))
                     risk = self._row_losses(x, moved).sum()
                     (gradient,) = torch.autograd.grad(risk, y)
-                ends = risk.new_tensor([float(risk), len(batch.labels)])
+                ends = risk.new_tensor([risk.item(), len(batch.labels)])
                 return torch.cat([gradient, ends]).double()
 
             gathered = total(sums)

@@ -47,8 +47,8 @@ def _architecture(model: ModelOptions) -> dict[str, Any]:
 
 
 def outputs_for(data: FederatedData) -> int:
-    """One output for two classes, otherwise one per class."""
-    return data.n_classes if data.task == "multiclass" else 1
+    """One output for two classes, otherwise one per class or finding."""
+    return data.n_classes if data.task in ("multiclass", "multilabel") else 1
 
 
 def save_weights(path: Path, layout: Layout, z: Tensor, carried: Tensor) -> None:
@@ -154,8 +154,9 @@ class SavedModel:
     def scores(self, inputs: Tensor) -> np.ndarray:
         """Probabilities, of the positive class or of every class."""
         logits = torch.from_numpy(self.logits(inputs))
-        scores = torch.sigmoid(logits) if logits.ndim == 1 else torch.softmax(logits, dim=1)
-        return scores.numpy()
+        if logits.ndim == 1 or self.task == "multilabel":
+            return torch.sigmoid(logits).numpy()
+        return torch.softmax(logits, dim=1).numpy()
 
     def evaluate(
         self, inputs: Tensor, labels: Tensor, clients: "list[str] | None", name: str

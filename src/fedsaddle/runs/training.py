@@ -81,7 +81,8 @@ class Training:
         self.entries: list[Row] = []
         own = self.best.metric.partition("/")[2] in self.problem.extra  # of any scale
         higher = self.best.higher and not own
-        self.guard = Guard(self.best.metric, higher, settings.evaluation.guard)
+        watched = self.best.metric.replace("/worst_", "/")  # one site's few rows may well jump
+        self.guard = Guard(watched, higher, settings.evaluation.guard)
         self._good = (0, self.state["output"], self.state["carried"])
         self.stopped: str | None = None
 
@@ -339,6 +340,16 @@ def _under(prefix: str, tensors: Vectors) -> Vectors:
 def _check_data(problem: Problem, data: FederatedData) -> None:
     if not len(data.train.indices):
         raise UserError(f"{data.source}: no client has a training row.")
+    if data.task == "multilabel" and problem.task != "multilabel":
+        raise UserError(
+            f"{data.source}: every row has {data.n_classes} findings, but problem "
+            f"'{problem.name}' is for one label; use problem 'multilabel-auc'."
+        )
+    if problem.task == "multilabel" and data.task != "multilabel":
+        raise UserError(
+            f"{data.source}: every row has one label, but problem '{problem.name}' is for "
+            "several findings; use problem 'auc'."
+        )
     if problem.task == "binary":
         if data.task != "binary":
             raise UserError(

@@ -22,7 +22,7 @@ from fedsaddle.data.sources.libsvm import SUFFIXES as LIBSVM_SUFFIXES
 from fedsaddle.data.sources.libsvm import a9a, is_libsvm, libsvm
 from fedsaddle.data.sources.medmnist import DESCRIPTIONS, has_splits, medmnist, read_splits
 from fedsaddle.data.sources.raw import Raw
-from fedsaddle.data.sources.shakespeare import leaf, plays, shakespeare
+from fedsaddle.data.sources.shakespeare import leaf, plays, tiny
 from fedsaddle.data.sources.stl import stl_10
 from fedsaddle.data.sources.tables import tables
 from fedsaddle.errors import UserError, nearest
@@ -53,10 +53,10 @@ SOURCES = {
     ),
     "a9a": Source(a9a, "Adult as 123 binary features, 48842 rows (LIBSVM, data.root)."),
     "shakespeare": Source(
-        shakespeare, "Next character, 302 speakers, about 0.9 million windows (data.root)."
+        tiny, "Next character, 253 speakers, a million windows of 80 (data.root)."
     ),
     "shakespeare-plays": Source(
-        plays, "Next character, speakers of eight plays in XML (data.root)."
+        plays, "Next character, 253 speakers of eight plays in XML (data.root)."
     ),
     "shakespeare-leaf": Source(
         leaf, "Next character, roles as LEAF's scripts write them (data.root)."

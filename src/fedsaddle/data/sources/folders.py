@@ -41,6 +41,8 @@ def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     for path in paths:
         frame = read_csv(path)
         where = str(path)
+        if PATH not in frame.columns:
+            raise UserError(f"{where}: no column '{PATH}' of image files, as other sites' have.")
         for row, name in enumerate(text_column(frame, PATH, PATH, where), start=1):
             file = path.parent / name
             if not file.is_file():
@@ -54,10 +56,9 @@ def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
                 f"{where}: say which column is the label with data.label; "
                 f"columns: {', '.join(frame.columns)}"
             )
-        if labels and len(labels) != len(parts) + 1:
-            raise UserError(f"{paths[0]}: no column 'label', which {where} has.")
-        if labels and label is None:
-            raise UserError(f"{where}: no column 'label', which {paths[0]} has.")
+        if len(labels) not in (0, len(parts) + 1):
+            lacking, having = (path, paths[0]) if label is None else (paths[0], path)
+            raise UserError(f"{lacking}: no column 'label', which {having} has.")
         if options.client is not None:
             clients.append(text_column(frame, options.client, "client", where))
         elif len(paths) > 1:

@@ -2,7 +2,8 @@
 
 Tschandl, Rosendahl & Kittler (2018); non-commercial use. The client is the collection that an image
 comes from, and melanoma ("mel") is positive. Images of one lesion stay on one side of a site's
-split; a few lesions have images in two collections, and each of the two splits its own.
+split; a few lesions have images in two collections, and each of the two splits its own. Another
+partition than by collection may likewise deal one lesion's images to several clients.
 """
 
 from __future__ import annotations

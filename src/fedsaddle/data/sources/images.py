@@ -103,7 +103,7 @@ def decode(path: Path, size: int, mode: Mode) -> np.ndarray:
         except Exception as error:  # a broken file can raise anything
             raise _refusal(path, error) from error
     pixels = np.asarray(resized).reshape(size, size, -1)
-    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+    return np.array(np.moveaxis(pixels, -1, 0), order="C")
 
 
 def _opened(path: Path) -> Any:

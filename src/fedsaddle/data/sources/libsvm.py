@@ -6,6 +6,7 @@ A file whose name ends in ``.t`` is, by the publisher's custom, the test set of 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def is_libsvm(path: Path) -> bool:
 def a9a(options: DataOptions, binary: bool) -> Raw:
     """Adult as 123 binary features; a9a.t is the test set. In ``root/libsvm``, or ``root``."""
     paths = [locate(options, "libsvm", name, fetch_advice("a9a")) for name in ("a9a", "a9a.t")]
-    return libsvm(options, paths, binary)
+    return replace(libsvm(options, paths, binary), source="a9a")
 
 
 def libsvm(options: DataOptions, paths: list[Path], binary: bool) -> Raw:

@@ -1,7 +1,6 @@
 """What a generator makes up, as the run kept it."""
 
 from html import escape
-from typing import Any
 
 from fedsaddle.runs.report.markup import Html, join, note, tag
 from fedsaddle.runs.report.reading import Runs
@@ -11,8 +10,8 @@ PNG = "data:image/png;base64,"
 
 def samples(runs: Runs) -> Html | None:
     """A picture per run that has one: rows that its final model generated."""
-    kept = {label: run.evaluation.get("samples") for label, run in runs.items()}
-    figures = [picture(label, uri) for label, uri in kept.items() if _is_png(uri)]
+    kept = {label: str(run.evaluation.get("samples")) for label, run in runs.items()}
+    figures = [picture(label, uri) for label, uri in kept.items() if uri.startswith(PNG)]
     if not figures:
         return None
     text = "Made up by the trained generator, from the same noise in every run: no one’s data."
@@ -24,7 +23,3 @@ def picture(label: str, uri: str) -> Html:
     alt = f"Generated samples of {label}"
     image = Html(f'<img src="{escape(uri)}" alt="{escape(alt)}" style="{style}">')
     return tag("figure", tag("figcaption", label), image)
-
-
-def _is_png(uri: Any) -> bool:
-    return isinstance(uri, str) and uri.startswith(PNG)
