@@ -198,18 +198,28 @@ def _clients(
     if how == "iid":
         rows = partition.iid(len(labels), options.clients, seed)
     elif how == "sorted":
-        rows = partition.sorted_blocks(labels, options.clients, options.similarity, seed)
+        original = _original(raw, labels, kept)
+        rows = partition.sorted_blocks(original, options.clients, options.similarity, seed)
     elif how == "quantity":
         rows = partition.quantity(len(labels), options.clients, options.alpha, seed)
     elif how == "disjoint-classes":
         if raw.labels is None:
             raise UserError(f"data.partition = 'disjoint-classes': {raw.source} has no labels.")
-        # Classes as the source has them: a binary problem has put each on one of two sides.
-        original = raw.labels[kept].astype(str)
-        rows = partition.disjoint_classes(original, labels, options.clients, seed)
+        rows = partition.disjoint_classes(
+            _original(raw, labels, kept), labels, options.clients, seed
+        )
     else:
-        rows = partition.dirichlet(labels, options.clients, options.alpha, seed)
+        original = _original(raw, labels, kept)
+        rows = partition.dirichlet(original, options.clients, options.alpha, seed)
     return rows, tuple(f"client-{i}" for i in range(options.clients))
+
+
+def _original(raw: Raw, labels: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Classes as the source has them: a binary problem has put each on one of two sides."""
+    if raw.labels is None or np.ndim(raw.labels) != 1:
+        return labels
+    known, codes = np.unique(raw.labels[kept].astype(str), return_inverse=True)
+    return codes if len(known) > 2 else labels
 
 
 def _split(

@@ -376,7 +376,8 @@ def _members(data: FederatedData, federation: FederationOptions) -> Members:
         if data.names[client] not in group_of:
             raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
     groups = [group_of[data.names[client]] for client in able]
-    known = tuple(dict.fromkeys(group_of.values()))
+    # groups of the settings stay even when nobody in them trains: that is a mistake to be told
+    known = tuple(dict.fromkeys([*federation.groups, *groups]))
     numbers = torch.tensor([known.index(group) for group in groups])
     return Members(torch.from_numpy(able), known, numbers)
 
