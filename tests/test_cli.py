@@ -1,33 +1,13 @@
 """The command line as a user types it."""
 
 import json
-import sys
 import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedsaddle.cli import main
 from fedsaddle.metrics import auc_score
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run a command in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedsaddle", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def patients(n=120, seed=0):
@@ -146,7 +126,7 @@ def test_images_and_many_classes(run):
 
 
 def test_a_run_that_diverges_keeps_its_last_good_model_and_exits_with_1(run, tmp_path):
-    code, out, err = run(
+    code, _, err = run(
         *("train", "--algorithm", "coda-plus", "--set", "algorithm.learning_rate=3"),
         *("--set", "data.clients=5", "--rounds", "60", "--out", "run"),
     )

@@ -28,6 +28,9 @@ app = typer.Typer(
 
 app.add_typer(cli_data.app, name="data")
 
+MOST_FINDINGS = 6
+"""With more findings a site's line shows their mean only."""
+
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Best = Annotated[bool, typer.Option("--best", help="The best evaluated round, not the last.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A run's model folder.", metavar="RUN/model")]
@@ -44,7 +47,10 @@ def train(
             help="A data set's name, or CSV, Parquet or NPZ files: one, a folder, or one per site."
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with the label; several times for several findings."),
+    ] = None,
     client: Annotated[str | None, typer.Option(help="Column that names the site.")] = None,
     problem: Annotated[str | None, typer.Option(help="What to optimise.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="Which method.")] = None,
@@ -72,6 +78,8 @@ def train(
 
         fedsaddle train --data patients.csv --label died --client hospital
 
+        fedsaddle train --data xrays.csv --label Edema --label Mass --problem multilabel-auc
+
         fedsaddle train --data heart-disease --set data.root=data --algorithm codasca
 
         fedsaddle train --write-config run.toml
@@ -93,7 +101,7 @@ def train(
     sections = settings.override(settings.read(config) if config else {}, set_ or [])
     flags = {
         ("data", "source"): data[0] if data and len(data) == 1 else data or None,
-        ("data", "label"): label,
+        ("data", "label"): label[0] if label and len(label) == 1 else label or None,
         ("data", "client"): client,
         ("problem", "name"): problem,
         ("algorithm", "name"): algorithm,
@@ -160,14 +168,16 @@ def report(
 @app.command()
 def predict(
     model: ModelFolder,
-    file: Annotated[Path, typer.Argument(help="CSV, Parquet or NPZ.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, Parquet or NPZ; for images a CSV with a column path.")
+    ],
     out: Annotated[Path, typer.Option(help="Where the rows with their scores go.")] = Path(
         "scores.csv"
     ),
     best: Best = False,
     as_json: JSON = False,
 ) -> None:
-    """Score new rows: the file's rows in order, with a score column added.
+    """Score new rows: the file's rows in order, with a score column added (one per finding).
 
     Example:
 
@@ -183,7 +193,10 @@ def predict(
 def evaluate(
     model: ModelFolder,
     file: Annotated[Path, typer.Argument(help="CSV, Parquet or NPZ with labels.")],
-    label: Annotated[str, typer.Option(help="Column with the label.")] = "label",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with the label; for findings several (by default all)."),
+    ] = None,
     client: Annotated[str | None, typer.Option(help="Column that names the site.")] = None,
     best: Best = False,
     as_json: JSON = False,
@@ -196,7 +209,7 @@ def evaluate(
     """
     from fedsaddle.runs.predicting import evaluate_file
 
-    metrics = evaluate_file(model, file, label, client, best)
+    metrics = evaluate_file(model, file, label or [], client, best)
     if as_json:
         _say(metrics, "", True)
         return
@@ -248,6 +261,11 @@ def _show_result(result: "Result", out: Path) -> None:
         worst, name = _number(summary["test/worst_auc"]), summary["test/worst_site"]
         print(f"pooled test AUC {_number(summary['test/auc'])} (95 % interval {low} to {high})")
         print(f"worst site {name} {worst}; {megabytes:.3g} MB sent in {last['round']} rounds")
+    elif "test/mean_auc" in summary:
+        mean, findings = _number(summary["test/mean_auc"]), result.record.data["classes"]
+        each = ", ".join(f"{name} {_number(summary[f'test/auc_{name}'])}" for name in findings)
+        print(f"pooled test AUC: {each}; mean {mean}")
+        print(f"{megabytes:.3g} MB sent in {last['round']} rounds")
     else:
         accuracy = summary.get("test/accuracy")
         shown = "" if accuracy is None else f"test accuracy {_number(accuracy)}; "
@@ -257,7 +275,24 @@ def _show_result(result: "Result", out: Path) -> None:
     print(f"report: {out / 'report.html'}")
 
 
+def _finding_table(sites: list[dict[str, Any]]) -> "Table":
+    """AUC by site and finding with n+/n-, or only their mean where they are many."""
+    names = list(sites[0]["findings"])
+    names = names if len(names) <= MOST_FINDINGS else []
+    table = _table("site", "test rows", "mean AUC", *(f"{name} (n+/n-)" for name in names))
+    for site in sites:
+        cells = []
+        for found in (site["findings"][name] for name in names):
+            auc = "undefined" if found["auc"] is None else _number(found["auc"])
+            cells.append(f"{auc} ({found['n_positive']}/{found['n_negative']})")
+        mean = "undefined" if site["mean_auc"] is None else _number(site["mean_auc"])
+        table.add_row(site["name"], _number(site["rows"]), mean, *cells)
+    return table
+
+
 def _site_table(sites: list[dict[str, Any]]) -> "Table":
+    if sites[0].get("findings"):
+        return _finding_table(sites)
     if all(site.get("n_positive") is None for site in sites):
         table = _table("site", "test rows", "accuracy")
         for site in sites:

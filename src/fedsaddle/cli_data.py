@@ -133,7 +133,10 @@ def describe(
     data: Annotated[
         list[str] | None, typer.Option(help="A data set's name, or files, as for train.")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with the label; several times for several findings."),
+    ] = None,
     client: Annotated[str | None, typer.Option(help="Column that names the site.")] = None,
     problem: Annotated[
         str | None, typer.Option(help="As for train; without one, classes stay as they are.")
@@ -162,7 +165,7 @@ def describe(
     sections = settings.override(settings.read(config) if config else {}, set_ or [])
     flags = {
         ("data", "source"): data[0] if data and len(data) == 1 else data or None,
-        ("data", "label"): label,
+        ("data", "label"): label[0] if label and len(label) == 1 else label or None,
         ("data", "client"): client,
         ("problem", "name"): problem,
         ("run", "seed"): seed,

@@ -123,7 +123,25 @@ def test_one_of_several_findings_is_chosen_by_number(tmp_path, save):
     assert data.labels[:20].tolist() == arrays["train_labels"][:, 2].tolist()
     for positive in (None, "3", "x"):
         with pytest.raises(UserError, match="has 3 findings; choose one by its number, 0 to 2"):
-            read("chestmnist", tmp_path, positive=positive)
+            read("chestmnist", tmp_path, binary=True, positive=positive)
+
+
+def test_all_findings_together(tmp_path, save):
+    arrays = splits(columns=14, n_classes=3)
+    arrays = {k: a.astype(np.int8) - 1 if "labels" in k else a for k, a in arrays.items()}
+    path = save(arrays, "chestmnist")
+    data = read("chestmnist", tmp_path)
+    assert data.task == "multilabel"
+    assert data.classes[:2] == ("atelectasis", "cardiomegaly")
+    assert len(data.classes) == 14
+    labels = [arrays[f"{split}_labels"] for split in ("train", "val", "test")]
+    assert np.array_equal(data.labels.numpy(), np.concatenate(labels))
+    assert data.names[-1] == "held-out"
+    with pytest.raises(UserError, match=r"finding 2 is unknown \(-1\) in some rows"):
+        read("chestmnist", tmp_path, positive="2")
+    assert read(str(save(splits(columns=2), "mine"))).classes == ("0", "1")
+    with pytest.raises(UserError, match=r"data\.label does not apply to"):
+        read(str(path), label=["a", "b"])
 
 
 def test_large_npz_files_are_memory_mapped(save, monkeypatch):

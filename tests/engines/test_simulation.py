@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import fedsaddle
-from fedsaddle.algorithms import CODASCA, LocalSGDA
+from fedsaddle.algorithms import CODASCA, CDMAOne, FedAvg, LocalSGDA
 from fedsaddle.data import FederatedData
 from fedsaddle.errors import UserError
 from fedsaddle.problems import AUC, Problem
@@ -82,6 +82,26 @@ def test_batch_norm_statistics_are_averaged_and_used_in_evaluation():
     torch.testing.assert_close(result.x["0.running_mean"], expected, rtol=0, atol=1e-6)
     assert result.model.training is False
     torch.testing.assert_close(result.model[0].running_mean, expected, rtol=0, atol=1e-6)
+
+
+def batch_norm_means(method, **options):
+    """The running means after one round over clients of 10 and 30 rows, and each client's own."""
+    data = FederatedData.from_clients(
+        [(np.full((10, 1), 1.0), np.arange(10) % 2), (np.full((30, 1), 5.0), np.arange(30) % 2)],
+        test=0,
+        validation=0,
+    )
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(1, momentum=0.5), torch.nn.Linear(1, 1))
+    result = fedsaddle.train(AUC(model=network), data, method(**options), rounds=1)
+    return result.x["0.running_mean"].item()
+
+
+def test_batch_norm_statistics_weigh_as_the_models_do_and_follow_each_step_once():
+    once = {"batch_size": 0, "local_steps": 1}
+    assert batch_norm_means(LocalSGDA, **once) == pytest.approx((0.5 + 2.5) / 2)
+    assert batch_norm_means(FedAvg, **once) == pytest.approx((10 * 0.5 + 30 * 2.5) / 40)
+    # CDMA looks at every batch from two points; only the moving one is the model's
+    assert batch_norm_means(CDMAOne, **once) == pytest.approx((0.5 + 2.5) / 2)
 
 
 def test_cuda_is_refused_where_there_is_none():

@@ -225,6 +225,72 @@ class TestMulticlassSummary:
         assert (summary["site/empty/rows"], summary["site/empty/accuracy"]) == (0, None)
 
 
+class TestFindings:
+    NAMES = ("edema", "mass", "hernia")
+
+    @pytest.fixture
+    def rows(self):
+        random = np.random.default_rng(5)
+        labels = {site: random.integers(-1, 2, (n, 3)) for site, n in (("Bonn", 90), ("Ulm", 60))}
+        labels["Ulm"][:, 1] = np.where(labels["Ulm"][:, 1] == 1, -1, 0)
+        labels["Bonn"][:, 2] = labels["Ulm"][:, 2] = -1
+        return {site: (random.normal(size=y.shape) + 0.7 * y, y) for site, y in labels.items()}
+
+    def sites(self, rows, **options):
+        return [
+            evaluate_site(n, *r, loss=0.0, findings=self.NAMES, **options) for n, r in rows.items()
+        ]
+
+    def test_aucs_are_those_of_scikit_learn_where_labels_are_known(self, rows):
+        summary = summarise("test", self.sites(rows))
+        everywhere = [np.concatenate(part) for part in zip(*rows.values(), strict=True)]
+        for prefix, (scores, labels) in {
+            "test": everywhere,
+            **{f"site/{site}": part for site, part in rows.items()},
+        }.items():
+            defined = []
+            for k, name in enumerate(self.NAMES):
+                known = labels[:, k] >= 0
+                value = summary[f"{prefix}/auc_{name}"]
+                if len(set(labels[known, k])) < 2:
+                    assert value is None
+                    continue
+                defined.append(roc_auc_score(labels[known, k], scores[known, k]))
+                assert value == pytest.approx(defined[-1], abs=1e-12)
+                low, high = (summary[f"{prefix}/auc_{name}_{end}"] for end in ("low", "high"))
+                assert low < value < high
+            assert summary[f"{prefix}/mean_auc"] == pytest.approx(np.mean(defined), abs=1e-12)
+        assert summary["site/Ulm/n_positive_mass"] == 0
+        assert summary["site/Ulm/n_negative_mass"] == (rows["Ulm"][1][:, 1] == 0).sum()
+        assert summary["site/Bonn/n_positive_hernia"] == 0
+
+    def test_the_interval_of_the_mean_is_wide_enough_for_equal_findings(self, rows):
+        scores, labels = rows["Bonn"]
+        same = [np.repeat(part[:, :1], 3, axis=1) for part in (scores, labels)]
+        alike = summarise("test", self.sites({"Bonn": same}))
+        for end in ("", "_low", "_high"):
+            assert alike[f"test/mean_auc{end}"] == pytest.approx(alike[f"test/auc_edema{end}"])
+
+    def test_a_single_positive_bounds_nothing(self):
+        site = evaluate_site("a", [[1.0], [2.0], [0.0]], [[0], [1], [0]], 0.0, findings=["edema"])
+        summary = summarise("test", [site])
+        assert summary["test/auc_edema_low"] is None
+        ends = [summary[f"test/mean_auc{end}"] for end in ("", "_low", "_high")]
+        assert ends == [1.0, 0.0, 1.0]
+
+    def test_bins_change_little_and_an_empty_site_is_listed(self, rows):
+        rows["Jena"] = (np.zeros((0, 3)), np.zeros((0, 3), int))
+        exact, binned = (summarise("test", self.sites(rows, binned=b)) for b in (False, True))
+        assert binned["test/mean_auc"] == pytest.approx(exact["test/mean_auc"], abs=2e-3)
+        assert exact["site/Jena/auc_edema"] is None
+        assert exact["site/Jena/rows"] == 0
+
+    def test_names_are_known_beforehand(self, rows):
+        names = metric_names("multilabel", "test", self.NAMES)
+        assert set(names) == set(summarise("test", self.sites(rows), list_sites=False))
+        assert all(higher_is_better(name) for name in names if "auc" in name)
+
+
 class TestOddFederations:
     @pytest.mark.parametrize("sites", [[], [SiteEvaluation("a", 0, math.nan)]])
     def test_nothing_to_summarise(self, sites):

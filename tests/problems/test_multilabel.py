@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import fedsaddle
@@ -145,34 +144,6 @@ def test_alpha_is_kept_nonnegative_with_a_margin() -> None:
     z = layout.project(-torch.ones(layout.d, dtype=torch.float64))
     assert layout.y(z).tolist() == [0.0, 0.0, 0.0]
     assert problem_for().projections() == {}
-
-
-def test_aucs_are_those_of_scikit_learn_over_all_sites() -> None:
-    problem = problem_for()
-    x, y = point(problem)
-    batch = batch_of(rows=400, unknown=0.3)
-    parts = [Batch(batch.inputs[s], batch.labels[s]) for s in (slice(0, 150), slice(150, 400))]
-    found = problem.extra_metrics(
-        x, y, lambda function: torch.stack([function(part) for part in parts]).sum(dim=0), None
-    )
-    scores = (batch.inputs @ x["weight"].T + x["bias"]).numpy()
-    expected = {}
-    for k, name in enumerate(NAMES):
-        rows = (batch.labels[:, k] >= 0).numpy()
-        expected[f"auc_{name}"] = roc_auc_score(batch.labels[rows, k], scores[rows, k])
-    expected["mean_auc"] = np.mean(list(expected.values()))
-    assert found == pytest.approx(expected, abs=2e-3)  # 4096 bins
-    assert set(found) == set(problem.extra)
-
-
-def test_a_finding_with_one_class_has_no_auc() -> None:
-    problem = problem_for()
-    x, y = point(problem)
-    batch = batch_of()
-    batch.labels[:, 2] = 0
-    found = problem.extra_metrics(x, y, lambda function: function(batch), None)
-    assert np.isnan(found["auc_nodule"])
-    assert found["mean_auc"] == pytest.approx((found["auc_edema"] + found["auc_effusion"]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ class Client(Protocol):
         """`steps` minibatches, reshuffled epoch after epoch; each stream is drawn by itself."""
         ...
 
-    def gradient(self, z: Tensor, batch: Batch) -> Tensor:
-        """`G(z; batch)`."""
+    def gradient(self, z: Tensor, batch: Batch, track: bool = True) -> Tensor:
+        """`G(z; batch)`; BatchNorm statistics follow the pass unless `track` is off."""
         ...
 
     def loss(self, z: Tensor, batch: Batch) -> Tensor:
@@ -195,6 +195,10 @@ class Algorithm(BaseModel):
     def phases(self, number: int) -> tuple[Phase, ...]:
         """The exchanges of round `number`, in order."""
         raise NotImplementedError
+
+    def weights(self, replies: Replies) -> Tensor | None:
+        """How the replies weigh in the mean of models and their statistics; None: all alike."""
+        return None
 
     def after_round(self, at: Round, state: Vectors) -> Vectors:
         """Keep `output`, the point the method returns: last, mean, or a random round's."""

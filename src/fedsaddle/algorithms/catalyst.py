@@ -93,7 +93,7 @@ class CatalystScaffoldS(Algorithm):
     ) -> tuple[Vectors, Vectors]:
         z, start = received["z"], received["z"]
         for batch in client.minibatches(self.steps_of(at)):
-            change = client.gradient(z, batch) - client.gradient(start, batch)
+            change = client.gradient(z, batch) - client.gradient(start, batch, track=False)
             change = change + self.prox * (z - start)
             z = at.layout.project(z - self.learning_rate * (change + received["correction"]))
         return {"z": z}, memory

@@ -72,7 +72,7 @@ class CDMAOne(DescentAscent):
     ) -> tuple[Vectors, Vectors]:
         z, start, eta = received["z"], received["z"], self.rates(at)
         for batch in client.minibatches(self.local_steps):
-            change = client.gradient(z, batch) - client.gradient(start, batch)
+            change = client.gradient(z, batch) - client.gradient(start, batch, track=False)
             z = at.layout.project(z - eta * (change + received["correction"]))
         return {"z": z}, memory
 

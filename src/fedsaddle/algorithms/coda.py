@@ -57,7 +57,8 @@ class CODAPlus(Algorithm):
     steps_growth: float = Field(1.0, ge=1, description="every stage multiplies I by this")
     output_rule: OutputRule = Field(
         "average",
-        description="what a stage hands on: the mean of all its local iterates (average), "
+        description="what a stage hands on: the mean of all its local iterates (average; a run "
+        "that ends within a stage returns its last iterate), "
         "the iterate of a random round (random), or its last iterate (last)",
     )
 

@@ -60,9 +60,6 @@ class LocalSGDA(DescentAscent):
         """What a local step goes against."""
         return client.gradient(z, batch)
 
-    def weights(self, replies: Replies) -> Tensor | None:
-        return None
-
     def average(self, at: Round, state: Vectors, replies: Replies) -> Vectors:
         return state | {"z": replies.mean("z", self.weights(replies))}
 
@@ -97,7 +94,7 @@ class LocalSGDAPlus(LocalSGDA):
     def direction(self, z: Tensor, batch: Batch, received: Vectors, client: Client) -> Tensor:
         layout, y = client.layout, client.layout.y(z)
         snapshot = received["snapshot"].expand(*y.shape[:-1], -1)
-        dual = client.gradient(layout.join(snapshot, y), batch)
+        dual = client.gradient(layout.join(snapshot, y), batch, track=False)
         return layout.join(layout.x(client.gradient(z, batch)), layout.y(dual))
 
     def average(self, at: Round, state: Vectors, replies: Replies) -> Vectors:

@@ -10,8 +10,8 @@ What happens to awkward clients, everywhere in fedsaddle:
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -130,7 +130,8 @@ class FederatedData:
     if given so; bytes (images) stay bytes and int32 (tokens) stay int32 until ``take`` gathers
     them, and a memory-mapped tensor or a ``Store`` stays where it is. ``groups`` names, where there
     are any, the group of every client. Labels of shape (n, k) are findings, for each row all k that
-    ``classes`` names: 1, 0, or -1 for unknown; the task is then "multilabel".
+    ``classes`` names: 1, 0, or -1 for unknown; the task is then "multilabel", and ``positive``
+    lists the values that the source writes for 1, where they are not the usual ones.
 
     >>> data = FederatedData.from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=0)
     >>> data.n_clients, data.task, data.names, round(data.positive_ratio, 3)
@@ -147,6 +148,7 @@ class FederatedData:
     preprocessing: Preprocessing | None = None
     source: str = field(default="arrays", kw_only=True)
     groups: tuple[str, ...] = field(default=(), kw_only=True)
+    positive: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -237,8 +239,7 @@ class FederatedData:
         n_classes = (max(2, int(y.max()) + 1) if len(y) else 2) if all(labelled) else 0
         offsets = np.cumsum([0] + [len(part) for part in inputs])
         owner = Rows(np.arange(len(y)), offsets)
-        strata = np.unique(y.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
-        parts = split_clients(strata, owner, test=test, validation=validation, seed=seed)
+        parts = split_clients(strata(y.numpy()), owner, test=test, validation=validation, seed=seed)
         return cls(
             torch.cat(inputs),
             y,
@@ -262,10 +263,7 @@ class FederatedData:
 
     def take(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The inputs of some rows; bytes become numbers in [−1, 1], tokens stay tokens."""
-        taken = self.inputs[rows]
-        if taken.dtype == torch.uint8:
-            return taken.to(dtype) / 127.5 - 1
-        return taken.long() if taken.dtype == torch.int32 else taken.to(dtype)
+        return as_numbers(self.inputs[rows], dtype)
 
     @property
     def task(self) -> Literal["binary", "multiclass", "multilabel", "none"]:
@@ -328,6 +326,30 @@ class FederatedData:
             return Rows(rows[client], offsets)
 
         return replace(self, train=alone(self.train), validation=alone(self.validation))
+
+
+def as_numbers(inputs: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Stored rows as a network takes them: bytes in [−1, 1], tokens as they are."""
+    if inputs.dtype == torch.uint8:
+        return inputs.to(dtype) / 127.5 - 1
+    return inputs.long() if inputs.dtype == torch.int32 else inputs.to(dtype)
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """The class by which a row is dealt and split: its label, or its rarest positive finding.
+
+    Of several findings a row counts for the one that fewest rows have (1, 2, …), 0 without any, so
+    that rare findings are spread most evenly; whole combinations would mostly be of one row.
+
+    >>> strata(np.array([[1, 0], [1, 1], [0, -1], [1, -1]])).tolist()
+    [1, 2, 0, 1]
+    """
+    if labels.ndim == 1:
+        return labels
+    positive = labels == 1
+    counts = positive.sum(axis=0)
+    rarest = np.where(positive, counts, len(labels) + 1).argmin(axis=1)
+    return np.where(positive.any(axis=1), rarest + 1, 0)
 
 
 def split_clients(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedsaddle.data.partition import natural_order
@@ -9,6 +11,8 @@ from fedsaddle.data.preprocess import tidy
 from fedsaddle.errors import UserError, nearest
 
 OBVIOUS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
+UNKNOWN = "-1"
+"""What a column of findings says, beside nothing at all, where a finding is not known."""
 
 
 def encode(
@@ -83,6 +87,47 @@ def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarra
             f"{nearest(values[row], classes)}"
         )
     return labels
+
+
+def encode_findings(
+    values: np.ndarray, names: Sequence[str], positive: str | None, where: str
+) -> np.ndarray:
+    """Labels of shape (n, k) from the text of k columns: 1, 0, and -1 where a finding is unknown.
+
+    Present is 1, yes or true, or the values that ``positive`` lists; absent is the column's one
+    other value; None and "-1" are unknown, unless ``positive`` lists "-1".
+
+    >>> cells = np.array([["1", "no"], ["0", None], ["-1", "yes"]], dtype=object)
+    >>> encode_findings(cells, ["edema", "effusion"], None, "a.csv").tolist()
+    [[1, 0], [0, -1], [-1, 1]]
+    """
+    wanted = None if positive is None else {tidy(value) for value in positive.split(",")}
+    labels = np.full(values.shape, -1, dtype=np.int64)
+    for k, name in enumerate(names):
+        column = values[:, k]
+        known = column != None  # noqa: E711 (element by element)
+        if wanted is None or UNKNOWN not in wanted:
+            known &= column != UNKNOWN
+        distinct = _in_order(sorted(set(column[known].tolist())))
+        present = _present(distinct) if wanted is None else wanted
+        absent = [value for value in distinct if present is None or value not in present]
+        if present is None or len(absent) > 1:
+            shown = ", ".join(distinct[:10]) + (", …" if len(distinct) > 10 else "")
+            raise UserError(
+                f"{where}: the finding '{name}' has the values {shown}; it must be 1 or 0, yes or "
+                "no, true or false, or have one value beside data.positive (empty or -1: unknown)."
+            )
+        labels[known, k] = np.isin(column[known].astype(str), sorted(map(str, present)))
+    return labels
+
+
+def _present(distinct: list[str]) -> set[str] | None:
+    """The values that mean present in a column that says so in an obvious way."""
+    lower = {value.lower() for value in distinct}
+    for pair in OBVIOUS:
+        if UNKNOWN not in pair and lower <= set(pair):
+            return {value for value in distinct if value.lower() == pair[1]}
+    return None
 
 
 def _positive(wanted: str, known: list[str], numbered: bool, where: str) -> str:

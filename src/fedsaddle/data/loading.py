@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 
 from fedsaddle.data import partition
-from fedsaddle.data.federated import FederatedData, Rows, Store, split_clients
-from fedsaddle.data.labels import encode, match
+from fedsaddle.data.federated import FederatedData, Rows, Store, split_clients, strata
+from fedsaddle.data.labels import encode, encode_findings, match
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.preprocess import (
     Preprocessing,
@@ -27,6 +28,7 @@ from fedsaddle.errors import UserError, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedsaddle.data.sources.images import ImageFormat
     from fedsaddle.data.sources.raw import Raw
 
 # A mark beside those of the publisher's split: a row that is not used.
@@ -40,7 +42,8 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
     """The data of a configuration's ``[data]`` section.
 
     ``binary`` says that the problem needs two classes; otherwise a label with more values stays
-    multi-class unless ``options.positive`` is given, and labels may be absent.
+    multi-class unless ``options.positive`` is given, and labels may be absent. Where rows have
+    several findings, partitions and splits go by a row's rarest one (``federated.strata``).
 
     >>> data = load(DataOptions(source="breast-cancer", clients=3))
     >>> data.n_clients, data.classes, data.input_shape
@@ -52,7 +55,10 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
     n = sum(part.n_rows for part in raw.parts)
     labels = np.zeros(n, dtype=np.int64)
     classes: tuple[str, ...] = ()
-    if raw.labels is not None:
+    if raw.findings:
+        assert raw.labels is not None
+        labels, classes = _findings(options, raw, raw.labels), raw.findings
+    elif raw.labels is not None:
         positive = options.positive or raw.positive
         labels, classes = encode(raw.labels, positive, binary, raw.source, raw.classes)
     elif options.positive is not None:
@@ -63,8 +69,9 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
     kept = np.flatnonzero(marks == TRAIN)
     if options.positive_ratio is not None:
         kept = kept[partition.subsample_positives(labels[kept], options.positive_ratio, seed)]
-    owner, names = _clients(options, raw, labels[kept], kept, seed)
-    parts = _split(options, raw, labels[kept], owner, kept, marks, seed)
+    dealt = strata(labels[kept])
+    owner, names = _clients(options, raw, dealt, kept, seed)
+    parts = _split(options, raw, dealt, owner, kept, marks, seed)
     if np.isin(marks, (VALIDATION, TEST)).any():
         whose = raw.clients if options.partition in (None, "column", "feature") else None
         kept, names, parts = _add_held_out(marks, whose, kept, names, parts)
@@ -98,38 +105,74 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
         preprocessing=preprocessing,
         source=raw.source,
         groups=tuple(group_of.get(name, name) for name in names) if group_of else (),
+        positive=options.positive if raw.findings else None,
     )
 
 
 def load_table(
     path: str | Path,
-    preprocessing: Preprocessing,
-    label: str | None = None,
+    inputs_by: Preprocessing | ImageFormat,
+    label: str | Sequence[str] | None = None,
     classes: tuple[str, ...] | None = None,
     client: str | None = None,
-) -> tuple[pd.DataFrame, torch.Tensor, torch.Tensor | None, np.ndarray | None]:
+    positive: str | None = None,
+) -> tuple[pd.DataFrame, torch.Tensor | Store, torch.Tensor | None, np.ndarray | None]:
     """A CSV or Parquet file for prediction or evaluation: table, inputs, labels, client names.
 
-    The table has the file's rows in order and its cells as written, for writing back. With
-    ``label``, its column becomes labels under the model's ``classes``; with ``client``, its column
-    becomes one client name per row.
+    The table has the file's rows in order and its cells as written, for writing back. Inputs are
+    its columns, or the images that its column ``path`` names. With ``label``, its column becomes
+    labels under the model's ``classes``; with several, their columns become those of the model's
+    findings (``positive`` as at training). With ``client``, its column becomes one client name per
+    row.
     """
-    from fedsaddle.data.sources.raw import text_column
+    from fedsaddle.data.sources.folders import listed_files
+    from fedsaddle.data.sources.images import ImageFiles
+    from fedsaddle.data.sources.raw import label_columns, text_column
     from fedsaddle.data.sources.tables import read_table
 
     where = str(path)
     table = read_table(Path(path))
-    inputs = torch.from_numpy(preprocessing.transform(table, where))
+    if isinstance(inputs_by, Preprocessing):
+        inputs: torch.Tensor | Store = torch.from_numpy(inputs_by.transform(table, where))
+    else:
+        inputs = ImageFiles(listed_files(table, Path(path)), inputs_by.size, inputs_by.mode)
     labels = clients = None
     if label is not None:
         if not classes:
             raise UserError(f"{where}: labels can be read only with the model's classes.")
-        labels = torch.from_numpy(
-            match(text_column(table, label, "label", where), tuple(classes), where)
-        )
+        cells = label_columns(table, label, where)
+        if isinstance(label, str):
+            labels = torch.from_numpy(match(cells, tuple(classes), where))
+        else:
+            labels = match_findings(cells, label, classes, positive, where)
     if client is not None:
         clients = text_column(table, client, "client", where)
     return table.reset_index(drop=True), inputs, labels, clients
+
+
+def match_findings(
+    cells: np.ndarray,
+    names: Sequence[str],
+    findings: Sequence[str],
+    positive: str | None,
+    where: str,
+) -> torch.Tensor:
+    """Labels (n, k) of a model's findings from the named columns; unknown without a column."""
+    labels = np.full((len(cells), len(findings)), -1, dtype=np.int64)
+    place = [list(findings).index(name) for name in names]
+    labels[:, place] = encode_findings(cells, names, positive, where)
+    return torch.from_numpy(labels)
+
+
+def _findings(options: DataOptions, raw: Raw, cells: np.ndarray) -> np.ndarray:
+    if options.positive_ratio is not None:
+        raise UserError("data.positive_ratio is for one label, and the rows have several findings.")
+    labels = encode_findings(cells, raw.findings, options.positive, raw.source)
+    if options.positive is not None and not (labels == 1).any():
+        raise UserError(
+            f"data.positive: no finding of {raw.source} has the value '{options.positive}'."
+        )
+    return labels
 
 
 def _settle_clients(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class DataOptions(BaseModel):
@@ -27,14 +27,16 @@ class DataOptions(BaseModel):
         None,
         description="Folder with downloaded data sets (default: $FEDSADDLE_DATA, else 'data').",
     )
-    label: str | None = Field(
-        None, description="Label column (default: 'label'; in an NPZ file the array 'y')."
+    label: str | list[str] | None = Field(
+        None,
+        description="Label column (default: 'label'; in an NPZ file the array 'y'), or several, "
+        "one per finding: 1 or 0, yes or no, true or false; empty or -1 is unknown.",
     )
     positive: str | None = Field(
         None,
         description="Label value that counts as positive, or several ('0,1,2'), or 'first-half' of "
         "the classes; all others are negative (default: 1, yes or true, else the rarer value; "
-        "digits: 8).",
+        "digits: 8). With several findings: the values that mean present ('1,-1': unsure, too).",
     )
     client: str | None = Field(
         None,
@@ -102,6 +104,15 @@ class DataOptions(BaseModel):
     standardise: bool = Field(
         True, description="Scale numeric columns to mean 0 and deviation 1 over all sites."
     )
+
+    @field_validator("label")
+    @classmethod
+    def _several_findings(cls, label: str | list[str] | None) -> str | list[str] | None:
+        if not isinstance(label, list):
+            return label
+        if not label or len(set(label)) < len(label):
+            raise ValueError("name at least one column, and each of them once")
+        return label if len(label) > 1 else label[0]
 
     @model_validator(mode="after")
     def _some_rows_train(self) -> DataOptions:

@@ -101,8 +101,10 @@ class ClientStack:
         rows = self._setup.data.train[client]
         return reshuffled(rows, wanted, generator(self._setup.seed, *key))
 
-    def gradient(self, z: Tensor, batch: Batch) -> Tensor:
-        _, gradient, self.carried = self._oracle.gradient(self._points(z), self.carried, batch)
+    def gradient(self, z: Tensor, batch: Batch, track: bool = True) -> Tensor:
+        _, gradient, carried = self._oracle.gradient(self._points(z), self.carried, batch)
+        if track:
+            self.carried = carried
         return self._clipped(gradient)
 
     def _clipped(self, gradient: Tensor) -> Tensor:

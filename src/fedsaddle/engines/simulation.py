@@ -137,13 +137,21 @@ class Simulation:
             outputs = self._predict(z, carried, rows.indices)
             losses = self._losses(z, carried, rows)
         labels = data.labels.cpu().numpy()[rows.indices]
+        findings = data.classes if data.task == "multilabel" else ()
         sites = []
         listed = range(len(names)) if len(names) <= LOSS_SITES else np.flatnonzero(rows.counts)
         for site in listed:
             own = slice(rows.offsets[site], rows.offsets[site + 1])
             scores = None if outputs is None else outputs[own]
             sites.append(
-                evaluate_site(names[site], scores, labels[own], losses[site], binned=self._binned)
+                evaluate_site(
+                    names[site],
+                    scores,
+                    labels[own],
+                    losses[site],
+                    binned=self._binned,
+                    findings=findings,
+                )
             )
         return sites
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,8 +14,10 @@ from fedsaddle.errors import UserError, nearest
 from fedsaddle.metrics.calibration import expected_calibration_error
 from fedsaddle.metrics.ranking import ScoreCounts, auc, average_precision, delong_interval
 
-Task = Literal["binary", "multiclass", "none"]
+Task = Literal["binary", "multiclass", "multilabel", "none"]
 Value = float | int | str | None
+
+MEAN = "mean_auc"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class SiteEvaluation:
         loss: mean loss over these rows; nan when there is none.
         counts: its scores, for a binary task.
         correct: number of right predictions; None for a problem without predictions.
+        findings: its scores for every finding, for a multi-label task; unknown labels left out.
     """
 
     name: str
@@ -35,10 +38,13 @@ class SiteEvaluation:
     loss: float
     counts: ScoreCounts | None = None
     correct: int | None = None
+    findings: Mapping[str, ScoreCounts] | None = None
 
     @property
     def task(self) -> Task:
         """Which metrics this report allows."""
+        if self.findings is not None:
+            return "multilabel"
         if self.counts is not None:
             return "binary"
         return "none" if self.correct is None else "multiclass"
@@ -56,6 +62,7 @@ def evaluate_site(
     loss: float,
     *,
     binned: bool = False,
+    findings: Sequence[str] = (),
 ) -> SiteEvaluation:
     """Reduce a site's predictions to the counts it reports.
 
@@ -64,11 +71,12 @@ def evaluate_site(
 
     Args:
         name: the site, named in every error.
-        outputs: logits of shape (n,) for a binary task, (n, k) for k classes, None for a problem
-            that predicts nothing.
-        labels: one per row: 0 or 1, or the class number.
+        outputs: logits of shape (n,) for a binary task, (n, k) for k classes or findings, None for
+            a problem that predicts nothing.
+        labels: one per row: 0 or 1, or the class number; (n, k) for findings, -1 where unknown.
         loss: mean loss over the rows.
         binned: report public score bins instead of the exact scores.
+        findings: their names, for a multi-label task.
 
     >>> site = evaluate_site("Ulm", [-1.0, 2.0, 0.5], [0, 1, 0], loss=0.3)
     >>> site.rows, site.correct, site.counts.n_positive
@@ -78,9 +86,17 @@ def evaluate_site(
     if outputs is None:
         return SiteEvaluation(name, len(truth), float(loss))
     scores = np.asarray(outputs)
+    count = ScoreCounts.binned if binned else ScoreCounts.exact
     try:
+        if findings:
+            known = truth >= 0
+            found = {
+                finding: count(scores[known[:, k], k], truth[known[:, k], k])
+                for k, finding in enumerate(findings)
+            }
+            return SiteEvaluation(name, len(truth), float(loss), findings=found)
         if scores.ndim == 1:
-            counts = (ScoreCounts.binned if binned else ScoreCounts.exact)(scores, truth)
+            counts = count(scores, truth)
             correct = int(np.count_nonzero((scores > 0) == (truth == 1)))
             return SiteEvaluation(name, len(truth), float(loss), counts, correct)
         correct = _correct_classes(scores, truth)
@@ -99,6 +115,10 @@ def summarise(
     undefined AUC: it is listed with None and counted in `undefined_sites`. `best10_accuracy` and
     `worst10_accuracy` are means over the best and worst tenth of the sites with rows (rounded down,
     at least one site); `std_accuracy` is the population standard deviation over these sites.
+
+    For findings there are `auc_<finding>` with its interval and `mean_auc`, the mean over those
+    that have both classes. Its interval is the mean of theirs: wide enough however much the
+    findings depend on each other, for a mean deviates no more than its terms do in the mean.
 
     Args:
         split: "train", "test", ...; the prefix of every name.
@@ -123,28 +143,34 @@ def summarise(
         for metric in _SUMMARY
         if federation.task in metric.tasks
     }
+    pooled = _finding_metrics(federation.findings)
+    summary |= {f"{split}/{name}": _json_safe(value) for name, value in pooled.items()}
     if list_sites:
         _refuse_repeated_names(sites)
         prefix = "site" if split == "test" else f"{split}/site"
         for site in sites:
-            for key, value in _site_metrics(site, federation.task).items():
+            for key, value in _site_metrics(site, federation).items():
                 summary[f"{prefix}/{site.name}/{key}"] = _json_safe(value)
     return summary
 
 
-def metric_names(task: Task, split: str) -> tuple[str, ...]:
+def metric_names(task: Task, split: str, findings: Sequence[str] = ()) -> tuple[str, ...]:
     """The names that `summarise` gives for a task, without the per-site ones.
 
     Args:
-        task: "binary", "multiclass" or "none" (a problem without predictions).
+        task: "binary", "multiclass", "multilabel" or "none" (a problem without predictions).
         split: the prefix of every name.
+        findings: their names, for the task "multilabel".
 
     >>> metric_names("none", "test")
     ('test/rows', 'test/loss')
     """
     if task not in _ALL:
         raise ValueError(f"task must be one of {', '.join(_ALL)}, not '{task}'")
-    return tuple(f"{split}/{metric.name}" for metric in _SUMMARY if task in metric.tasks)
+    names = [metric.name for metric in _SUMMARY if task in metric.tasks]
+    if task == "multilabel":
+        names += _finding_metrics(dict.fromkeys(findings, ScoreCounts.pool([])))
+    return tuple(f"{split}/{name}" for name in names)
 
 
 def higher_is_better(name: str) -> bool:
@@ -158,6 +184,8 @@ def higher_is_better(name: str) -> bool:
     """
     better = {metric.name: metric.higher for metric in _SUMMARY if metric.higher is not None}
     last = name.rsplit("/", 1)[-1]
+    if last.startswith(MEAN) or "/auc_" in name:
+        return True
     if last not in better:
         raise UserError(
             f"'{name}' does not say which of two models is better; {nearest(last, list(better))}"
@@ -192,6 +220,13 @@ class _Federation:
     @cached_property
     def counts(self) -> ScoreCounts:
         return ScoreCounts.pool(site.counts for site in self.filled if site.counts is not None)
+
+    @cached_property
+    def findings(self) -> dict[str, ScoreCounts]:
+        """Every finding's counts over all sites; none for another task."""
+        reports = [site.findings for site in self.sites if site.findings is not None]
+        names = dict.fromkeys(name for found in reports for name in found)
+        return {n: ScoreCounts.pool(found[n] for found in reports if n in found) for n in names}
 
     @cached_property
     def interval(self) -> tuple[float, float]:
@@ -230,7 +265,7 @@ class _Metric:
 
 _BINARY: tuple[Task, ...] = ("binary",)
 _PREDICTS: tuple[Task, ...] = ("binary", "multiclass")
-_ALL: tuple[Task, ...] = ("binary", "multiclass", "none")
+_ALL: tuple[Task, ...] = ("binary", "multiclass", "multilabel", "none")
 
 # The one table behind summarise, metric_names and higher_is_better.
 _SUMMARY = (
@@ -252,8 +287,30 @@ _SUMMARY = (
 )
 
 
-def _site_metrics(site: SiteEvaluation, task: Task) -> dict[str, Value]:
+def _finding_metrics(findings: Mapping[str, ScoreCounts]) -> dict[str, Value]:
+    """`mean_auc` and each `auc_<finding>`, with intervals; nothing without findings."""
+    if not findings:
+        return {}
     metrics: dict[str, Value] = {}
+    defined = []
+    for name, counts in findings.items():
+        value, (low, high) = auc(counts), delong_interval(counts)
+        metrics |= {f"auc_{name}": value, f"auc_{name}_low": low, f"auc_{name}_high": high}
+        if counts.both_classes:  # with a single positive there is an AUC, and no bound to it
+            defined.append((value, 0.0, 1.0) if math.isnan(low) else (value, low, high))
+    mean, low, high = np.mean(defined, axis=0) if defined else [math.nan] * 3
+    return {MEAN: float(mean), f"{MEAN}_low": float(low), f"{MEAN}_high": float(high), **metrics}
+
+
+def _site_metrics(site: SiteEvaluation, federation: _Federation) -> dict[str, Value]:
+    task = federation.task
+    metrics: dict[str, Value] = {}
+    if task == "multilabel":
+        found = site.findings or dict.fromkeys(federation.findings, ScoreCounts.pool([]))
+        metrics.update(_finding_metrics(found))
+        for name, counts in found.items():
+            metrics[f"n_positive_{name}"] = counts.n_positive
+            metrics[f"n_negative_{name}"] = counts.n_negative
     if task == "binary":
         metrics.update(dict.fromkeys(("auc", "auc_low", "auc_high", "n_positive", "n_negative")))
         if site.rows and site.counts is not None:

@@ -16,6 +16,10 @@ from fedsaddle.layout import Named, Projection
 from fedsaddle.problems.base import Batch, DataFacts, Kind, NetworkProblem
 from fedsaddle.problems.projections import Nonnegative
 
+UNTRAINED = 0.5
+"""The score of a network that knows nothing: where a and b start. From 0 they would first pull all
+scores down to themselves, which, with few positives in the first rounds, ends in a flat sigmoid."""
+
 
 class AUC(NetworkProblem):
     """Rank positives above negatives.
@@ -52,12 +56,14 @@ class AUC(NetworkProblem):
         x, _ = super().start(generator)
         if self.closed_form:
             return x, {}
-        return x | {"a": torch.zeros(()), "b": torch.zeros(())}, {"alpha": torch.zeros(())}
+        means = {name: torch.tensor(UNTRAINED) for name in ("a", "b")}
+        return x | means, {"alpha": torch.zeros(())}
 
     def carried(self) -> Named:
         if not self.closed_form:
             return super().carried()
-        return super().carried() | {name: torch.zeros(()) for name in ("a", "b", "alpha")}
+        means = {name: torch.tensor(UNTRAINED) for name in ("a", "b")}
+        return super().carried() | means | {"alpha": torch.zeros(())}
 
     def projections(self) -> Mapping[str, Projection]:
         if self.closed_form or self.surrogate == "square":

@@ -13,37 +13,32 @@ As a mean over rows it may be taken in parts; p and q are the same numbers at ev
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedsaddle.errors import UserError
 from fedsaddle.layout import Named, Projection
-from fedsaddle.metrics.generative import Scorer
-from fedsaddle.metrics.ranking import LOGIT_BINS, LOGIT_LIMIT, ScoreCounts, auc
-from fedsaddle.problems.base import Batch, DataFacts, NetworkProblem, Total
+from fedsaddle.problems.base import Batch, DataFacts, NetworkProblem
 from fedsaddle.problems.projections import Nonnegative
-
-MEAN = "mean_auc"
 
 
 class MultilabelAUC(NetworkProblem):
     """Rank positives above negatives for every finding; labels are `(n, k)`.
 
-    x is the network with a_k and b_k, y is α_k. Metrics: `auc_<finding>` from the public bins of
-    `metrics.ScoreCounts`, and `mean_auc` over the findings that have both classes.
+    x is the network with a_k and b_k, y is α_k. Metrics: `auc_<finding>`, of all sites together
+    and of each, and `mean_auc` over the findings that have both classes.
 
     >>> from torch import nn
     >>> problem = MultilabelAUC(model=nn.Linear(4, 2), findings=["edema", "effusion"],
     ...                         positive_ratios=[0.1, 0.3])
-    >>> list(problem.extra)
-    ['mean_auc', 'auc_edema', 'auc_effusion']
+    >>> list(problem.start(torch.Generator())[0])
+    ['weight', 'bias', 'a', 'b']
     """
 
     name: ClassVar[str] = "multilabel-auc"
     task: ClassVar[str] = "multilabel"
-    best_metric: ClassVar[str | None] = f"validation/{MEAN}"
+    best_metric: ClassVar[str | None] = "validation/mean_auc"
 
     findings: list[str] = Field(
         [], description="names of the findings, in the order of the outputs; the data's by default"
@@ -116,43 +111,3 @@ class MultilabelAUC(NetworkProblem):
             cross = 2 * alpha * (p * (1 - p) * self.margin * (positive + negative) + gap)
         concave = p * (1 - p) * alpha.square() * (positive + negative)
         return ((spread + cross - concave) / q).mean()
-
-    @property
-    def predicts(self) -> bool:
-        return False
-
-    def predict(self, x: Named, inputs: Tensor) -> Tensor | None:
-        """None: a site's table of metrics knows one label per row."""
-        return None
-
-    @property
-    def extra(self) -> Mapping[str, bool]:
-        return dict.fromkeys([MEAN, *(f"auc_{finding}" for finding in self.findings)], True)
-
-    def extra_metrics(
-        self, x: Named, y: Named, total: Total, scorer: Scorer | None
-    ) -> dict[str, float]:
-        counts = total(lambda batch: self._counts(x, batch)).cpu().numpy()
-        width = 2 * LOGIT_LIMIT / LOGIT_BINS
-        centres = (np.arange(LOGIT_BINS) + 0.5) * width - LOGIT_LIMIT
-        aucs = {}
-        for finding, (negatives, positives) in zip(self.findings, counts, strict=True):
-            filled = negatives + positives > 0
-            found = ScoreCounts(centres[filled], positives[filled], negatives[filled])
-            aucs[f"auc_{finding}"] = auc(found) if found.both_classes else float("nan")
-        defined = [value for value in aucs.values() if np.isfinite(value)]
-        return {MEAN: float(np.mean(defined)) if defined else float("nan"), **aucs}
-
-    def _counts(self, x: Named, batch: Batch) -> Tensor:
-        """Rows per finding, class and public bin, `(k, 2, bins)`."""
-        logits = self.forward(x, batch.inputs, training=False).double()
-        if not bool(torch.isfinite(logits).all()):
-            raise ValueError("some outputs are not finite")
-        width = 2 * LOGIT_LIMIT / LOGIT_BINS
-        bins = ((logits + LOGIT_LIMIT) / width).floor().clamp(0, LOGIT_BINS - 1).long()
-        per_class = []
-        for label in (0, 1):
-            counts = bins.new_zeros(len(self.findings), LOGIT_BINS)
-            known = (batch.labels == label).to(counts.dtype)
-            per_class.append(counts.scatter_add(1, bins.T, known.T))
-        return torch.stack(per_class, dim=1)

@@ -33,12 +33,11 @@ class Best:
 
 def best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> tuple[str, bool]:
     """The metric that picks the best model, checked before anything runs; is larger better?"""
-    task = data.task
-    if not problem.predicts or task == "multilabel":
-        task = "none"
+    task = data.task if problem.predicts else "none"
     splits = [split for split in ("validation", "test") if len(getattr(data, split).indices)]
     own = {f"{split}/{name}": up for split in splits for name, up in problem.extra.items()}
-    known = [OBJECTIVE, *(name for split in splits for name in metric_names(task, split)), *own]
+    measured = [name for split in splits for name in metric_names(task, split, data.classes)]
+    known = [OBJECTIVE, *measured, *own]
     if wanted is None:
         preferred = (problem.best_metric, "validation/auc", "validation/accuracy")
         wanted = next((name for name in preferred if name in known), None) or OBJECTIVE

@@ -82,6 +82,21 @@ class Result:
         return write_report([self.record], Path(path))
 
 
+def _site_findings(summary: Row, site: SiteEvaluation) -> Row:
+    prefix = f"site/{site.name}"
+    names = ("mean_auc", "mean_auc_low", "mean_auc_high")
+    of_one = ("n_positive_{}", "n_negative_{}", "auc_{}", "auc_{}_low", "auc_{}_high")
+    return {name: summary[f"{prefix}/{name}"] for name in names} | {
+        "findings": {
+            finding: {
+                name.replace("_{}", ""): summary[f"{prefix}/{name.format(finding)}"]
+                for name in of_one
+            }
+            for finding in site.findings or ()
+        }
+    }
+
+
 def evaluation_of(sites: list[SiteEvaluation]) -> Row:
     """The returned model on the test rows, in counts, curves and a table."""
     summary = summarise("test", sites, list_sites=True)
@@ -90,6 +105,9 @@ def evaluation_of(sites: list[SiteEvaluation]) -> Row:
         {"name": site.name} | {name: summary.get(f"site/{site.name}/{name}") for name in names}
         for site in sites[:1000]
     ]
+    for row, site in zip(table, sites, strict=False):
+        if site.findings:
+            row |= _site_findings(summary, site)
     pooled_names = {key: value for key, value in summary.items() if key.startswith("test/")}
     evaluation: Row = {"summary": pooled_names, "sites": table}
     counts = [site.counts for site in sites if site.counts is not None]

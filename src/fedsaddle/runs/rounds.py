@@ -45,7 +45,8 @@ def run_round(
         replies = gather(plan, engine, ledger, state, at, phase, entries)
         state = phase.server(at, state, replies)
         if "carried" in replies.vectors:
-            state = state | {"carried": replies.mean("carried")}
+            weights = plan.algorithm.weights(replies)
+            state = state | {"carried": replies.mean("carried", weights)}
         engine.commit(replies.clients.numpy())
     return plan.algorithm.after_round(at, state), entries
 

@@ -7,7 +7,7 @@ returned weights, `best.safetensors` those of the best evaluated round.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsaddle.data import FederatedData, Preprocessing
+from fedsaddle.data.federated import Store, as_numbers
+from fedsaddle.data.sources.images import ImageFiles, ImageFormat
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
@@ -24,6 +26,8 @@ from fedsaddle.problems import NetworkProblem, Problem
 from fedsaddle.runs.folder import read_tensors, write_json, write_tensors
 
 FORMAT = 1
+MOST_NUMBERS = 2**24
+"""About so many input numbers go through the network at once."""
 
 
 def describe(problem: Problem, data: FederatedData, model: ModelOptions | None) -> dict[str, Any]:
@@ -35,6 +39,8 @@ def describe(problem: Problem, data: FederatedData, model: ModelOptions | None) 
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
         "outputs": outputs_for(data),
+        "positive": data.positive,
+        "images": vars(data.inputs.format) if isinstance(data.inputs, ImageFiles) else None,
         "model": None if model is None else _architecture(model),
         "preprocessing": None if data.preprocessing is None else data.preprocessing.to_json(),
     }
@@ -112,6 +118,10 @@ class SavedModel:
     task: str
     classes: tuple[str, ...]
     preprocessing: Preprocessing | None
+    positive: str | None = None
+    """The values that mean a finding is present, where they are not the usual ones."""
+    images: ImageFormat | None = None
+    """How image files become inputs, for a model that was trained on some."""
 
     @classmethod
     def load(cls, folder: Path, best: bool = False) -> "SavedModel":
@@ -134,41 +144,51 @@ class SavedModel:
             ModelOptions(**saved["model"]), tuple(saved["input_shape"]), saved["outputs"]
         )
         weights = folder / ("best.safetensors" if best else "model.safetensors")
-        preprocessing = saved["preprocessing"]
+        preprocessing, images = saved["preprocessing"], saved.get("images")
         return cls(
             load_network(network, read_tensors(weights)[0], str(weights)),
             saved["task"],
             tuple(saved["classes"]),
             None if preprocessing is None else Preprocessing.from_json(preprocessing),
+            saved.get("positive"),
+            None if images is None else ImageFormat(images["size"], images["mode"]),
         )
 
-    def logits(self, inputs: Tensor) -> np.ndarray:
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The names of several findings; empty for another task."""
+        return self.classes if self.task == "multilabel" else ()
+
+    def logits(self, inputs: Tensor | Store) -> np.ndarray:
         """The network's outputs, `(n,)` for two classes, as doubles."""
+        rows = max(1, min(1024, MOST_NUMBERS // max(prod(inputs.shape[1:]), 1)))
         with torch.no_grad():
-            parts = (
-                [self.network(part) for part in torch.split(inputs, 1024)] if len(inputs) else []
-            )
+            parts = [
+                self.network(as_numbers(inputs[torch.arange(i, min(i + rows, len(inputs)))]))
+                for i in range(0, len(inputs), rows)
+            ]
         outputs = torch.cat(parts).double().numpy() if parts else np.zeros((0, 1))
         return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
 
-    def scores(self, inputs: Tensor) -> np.ndarray:
-        """Probabilities, of the positive class or of every class."""
+    def scores(self, inputs: Tensor | Store) -> np.ndarray:
+        """Probabilities, of the positive class or of every class or finding."""
         logits = torch.from_numpy(self.logits(inputs))
         if logits.ndim == 1 or self.task == "multilabel":
             return torch.sigmoid(logits).numpy()
         return torch.softmax(logits, dim=1).numpy()
 
     def evaluate(
-        self, inputs: Tensor, labels: Tensor, clients: "list[str] | None", name: str
+        self, inputs: Tensor | Store, labels: Tensor, clients: "list[str] | None", name: str
     ) -> list[SiteEvaluation]:
         """Counts per client, or for the whole file."""
         logits, truth = self.logits(inputs), labels.numpy()
         if clients is None:
-            return [evaluate_site(name, logits, truth, nan)]
+            return [evaluate_site(name, logits, truth, nan, findings=self.findings)]
         owners = np.asarray(clients)
+        own = {str(client): owners == client for client in dict.fromkeys(clients)}
         return [
-            evaluate_site(str(client), logits[owners == client], truth[owners == client], nan)
-            for client in dict.fromkeys(clients)
+            evaluate_site(client, logits[rows], truth[rows], nan, findings=self.findings)
+            for client, rows in own.items()
         ]
 
 

@@ -100,7 +100,9 @@ def _read(options: DataOptions, binary: bool) -> Raw:
     if len(kinds) > 1:
         raise UserError("data.source mixes NPZ files with tables; give one kind.")
     if kinds == {True} and len(paths) == 1 and has_splits(paths[0]):
-        return read_splits(options, paths[0], paths[0].stem)
+        if options.label is not None:
+            raise UserError(f"data.label does not apply to {paths[0]}, whose labels have a name.")
+        return read_splits(options, paths[0], paths[0].stem, binary)
     if any(lists_images(path) for path in paths):
         return image_lists(options, paths, binary)
     return arrays(options, paths, binary) if kinds == {True} else tables(options, paths, binary)

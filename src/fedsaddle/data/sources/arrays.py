@@ -1,9 +1,13 @@
-"""NPZ: array X, and optionally y (labels) and client (the client of every row)."""
+"""NPZ: array X, and optionally y (labels) and client (the client of every row).
+
+Labels of several findings are y of shape (n, k), or one array each, named by ``data.label``.
+"""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +45,17 @@ def arrays(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
             )
         inputs.append(X)
         label, client = options.label or "y", options.client or "client"
-        if options.label or binary or label in found:
-            labels.append(_one_per_row(found, label, "label", path, len(X)))
+        labelled = isinstance(label, list) or label in found
+        if options.label or binary or labelled:
+            labels.append(labels_of(found, label, path, len(X)))
+            if labels[-1].shape[1:] != labels[0].shape[1:]:
+                raise UserError(f"{path}: has other findings than {paths[0]}.")
         if options.client or client in found:
             clients.append(_one_per_row(found, client, "client", path, len(X)))
         elif len(paths) > 1:
             clients.append(np.full(len(X), path.stem, dtype=object))
         if labels and len(labels) != len(inputs):
-            lacking, having = (paths[0], path) if label in found else (path, paths[0])
+            lacking, having = (paths[0], path) if labelled else (path, paths[0])
             raise UserError(f"{lacking}: no array '{label}', which {having} has.")
         parts.append(Part(str(path), len(X)))
     X = np.concatenate(inputs)
@@ -62,7 +69,15 @@ def arrays(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
         array=None if is_table else X if X.dtype == np.uint8 else X.astype(np.float32, copy=False),
         labels=np.concatenate(labels) if labels else None,
         clients=np.concatenate(clients) if clients else None,
+        findings=_names(options, labels),
     )
+
+
+def _names(options: DataOptions, labels: list[np.ndarray]) -> tuple[str, ...]:
+    if isinstance(options.label, list):
+        return tuple(options.label)
+    several = labels and labels[0].ndim == 2
+    return tuple(str(k) for k in range(labels[0].shape[1])) if several else ()
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -82,6 +97,22 @@ def _array(found: dict[str, np.ndarray], name: str, option: str | None, path: Pa
         setting = f"data.{option}: " if option else ""
         raise UserError(f"{setting}{path} has no array '{name}'; {nearest(name, list(found))}")
     return found[name]
+
+
+def labels_of(
+    found: dict[str, np.ndarray], label: str | Sequence[str], path: Path, n: int
+) -> np.ndarray:
+    """The label of every row as text, or (n, k) with None where one of k findings is unknown."""
+    if not isinstance(label, str):
+        columns = [_array(found, name, "label", path) for name in label]
+        if any(column.shape != (n,) for column in columns):
+            raise UserError(f"{path}: each finding must have one value per row of X, shape ({n},).")
+        values = np.stack(columns, axis=1)
+    else:
+        values = _array(found, label, "label", path)
+        if values.ndim != 2 or values.shape[0] != n or values.shape[1] < 2:
+            return _one_per_row(found, label, "label", path, n)
+    return np.array([[tidy(cell) for cell in row] for row in values.tolist()], dtype=object)
 
 
 def _one_per_row(

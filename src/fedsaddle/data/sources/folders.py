@@ -1,4 +1,4 @@
-"""Image files listed in CSV files: a column ``path``, the label, and the client.
+"""Image files listed in CSV files: a column ``path``, the label or several, and the client.
 
 Paths are relative to the CSV file. Other columns are not used.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.sources.images import FORMATS, image_files
-from fedsaddle.data.sources.raw import Part, Raw, text_column
+from fedsaddle.data.sources.raw import Part, Raw, label_columns, text_column
 from fedsaddle.data.sources.tables import read_csv
 from fedsaddle.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PATH = "path"
 
@@ -33,6 +37,17 @@ def lists_images(path: Path) -> bool:
     return Path(cells.get(PATH, "").strip()).suffix.lower() in FORMATS
 
 
+def listed_files(frame: pd.DataFrame, path: Path) -> list[Path]:
+    """The image of every row of a list; all of them must be there."""
+    if PATH not in frame.columns:
+        raise UserError(f"{path}: no column '{PATH}' of image files.")
+    files = [path.parent / name for name in text_column(frame, PATH, PATH, str(path))]
+    for row, file in enumerate(files, start=1):
+        if not file.is_file():
+            raise UserError(f"{path}: the image '{file}' of row {row} is missing.")
+    return files
+
+
 def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     """Read the lists; several without a client column are one site each."""
     files: list[Path] = []
@@ -41,16 +56,10 @@ def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     for path in paths:
         frame = read_csv(path)
         where = str(path)
-        if PATH not in frame.columns:
-            raise UserError(f"{where}: no column '{PATH}' of image files, as other sites' have.")
-        for row, name in enumerate(text_column(frame, PATH, PATH, where), start=1):
-            file = path.parent / name
-            if not file.is_file():
-                raise UserError(f"{where}: the image '{file}' of row {row} is missing.")
-            files.append(file)
+        files += listed_files(frame, path)
         label = options.label or ("label" if "label" in frame.columns else None)
         if label is not None:
-            labels.append(text_column(frame, label, "label", where))
+            labels.append(label_columns(frame, label, where))
         elif binary:
             raise UserError(
                 f"{where}: say which column is the label with data.label; "
@@ -70,4 +79,5 @@ def image_lists(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
         array=image_files(files, options),
         labels=np.concatenate(labels) if labels else None,
         clients=np.concatenate(clients) if clients else None,
+        findings=tuple(options.label) if isinstance(options.label, list) else (),
     )

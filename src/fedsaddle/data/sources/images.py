@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,14 @@ CACHE_BYTES = 64 * 2**20
 Mode = Literal["grey", "rgb"]
 
 
+@dataclass(frozen=True)
+class ImageFormat:
+    """How image files become inputs: height and width in pixels, grey or colour."""
+
+    size: int
+    mode: Mode
+
+
 class ImageFiles(Store):
     """One row per file: bytes of shape (channels, size, size).
 
@@ -41,6 +50,10 @@ class ImageFiles(Store):
     def __init__(self, paths: Sequence[Path], size: int, mode: Mode) -> None:
         self.paths, self.size, self.mode = list(paths), size, mode
         self._kept: OrderedDict[int, torch.Tensor] = OrderedDict()
+
+    @property
+    def format(self) -> ImageFormat:
+        return ImageFormat(self.size, self.mode)
 
     @property
     def shape(self) -> tuple[int, ...]:

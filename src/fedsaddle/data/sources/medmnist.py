@@ -1,7 +1,8 @@
 """MedMNIST (Yang et al., 2023), and any NPZ file with train_images, val_images and test_images.
 
 The publisher's training rows are dealt to clients; its validation and test rows are the site
-"held-out". Where a row has several findings (chestmnist), ``data.positive`` is the number of one.
+"held-out". Where a row has several findings (chestmnist), ``data.positive`` is the number of one;
+without it a problem for several findings takes all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fedsaddle.errors import UserError
 SPLITS = {"train": TRAIN, "val": VALIDATION, "test": TEST}
 DESCRIPTIONS = {
     "pathmnist": "Colon tissue 28x28, 107180 rows, nine kinds.",
-    "chestmnist": "Chest X-rays 28x28, 112120 rows, 14 findings (positive: the number of one).",
+    "chestmnist": "Chest X-rays 28x28, 112120 rows, 14 findings, or one (positive: its number).",
     "dermamnist": "Skin lesions 28x28, 10015 rows, seven kinds.",
     "octmnist": "Retinal tomography 28x28, 109309 rows, four kinds.",
     "pneumoniamnist": "Children's chest X-rays 28x28, 5856 rows, 73 % pneumonia.",
@@ -51,13 +52,17 @@ CLASSES = {  # with the positive one: the illness, which in breastmnist is class
     "pneumoniamnist": (("normal", "pneumonia"), "pneumonia"),
     "breastmnist": (("malignant", "normal, benign"), "malignant"),
 }
+CHEST = (
+    *("atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia"),
+    *("pneumothorax", "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia"),
+)
 
 
 def medmnist(options: DataOptions, binary: bool) -> Raw:
     """The set that ``options.source`` names, from ``root/medmnist``."""
     name = str(options.source)
     path = locate_any(options, name, ("medmnist",), f"{name}.npz")
-    return read_splits(options, path, name)
+    return read_splits(options, path, name, binary)
 
 
 def has_splits(path: Path) -> bool:
@@ -69,7 +74,7 @@ def has_splits(path: Path) -> bool:
         return False
 
 
-def read_splits(options: DataOptions, path: Path, name: str) -> Raw:
+def read_splits(options: DataOptions, path: Path, name: str, binary: bool) -> Raw:
     """One NPZ file; a split that it lacks has no rows."""
     with readable(path, "NPZ"), zipfile.ZipFile(path) as archive:
         present = archive.namelist()
@@ -96,7 +101,16 @@ def read_splits(options: DataOptions, path: Path, name: str) -> Raw:
     if len({codes.shape[1] for codes in labels}) > 1:
         raise UserError(f"{path}: its label arrays differ in their number of columns.")
     in_colour = len(first) == 3 and first[-1] == 3
-    values, classes, positive = _values(options, np.concatenate(labels), path, name)
+    codes = np.concatenate(labels)
+    findings: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    positive = None
+    if codes.shape[1] > 1 and options.positive is None and not binary:
+        numbers = tuple(map(str, range(codes.shape[1])))
+        findings = CHEST if name == "chestmnist" and len(CHEST) == len(numbers) else numbers
+        values = codes.astype(str).astype(object)
+    else:
+        values, classes, positive = _values(options, codes, path, name)
     return Raw(
         source=name,
         parts=tuple(parts),
@@ -104,6 +118,7 @@ def read_splits(options: DataOptions, path: Path, name: str) -> Raw:
         labels=values,
         classes=classes,
         positive=positive,
+        findings=findings,
         split=np.concatenate(marks),
     )
 
@@ -123,8 +138,11 @@ def _values(
             f"data.positive: each row of {path} has {n_findings} findings; "
             f"choose one by its number, 0 to {n_findings - 1}."
         )
+    one = codes[:, int(wanted)]
+    if one.min() < 0:
+        raise UserError(f"{path}: finding {int(wanted)} is unknown (-1) in some rows; give all.")
     classes = (f"not {int(wanted)}", str(int(wanted)))
-    return as_text((codes[:, int(wanted)] != 0).astype(int), classes, path), (), None
+    return as_text((one != 0).astype(int), classes, path), (), None
 
 
 def _labels(path: Path, name: str, n: int) -> np.ndarray:
@@ -137,9 +155,11 @@ def _labels(path: Path, name: str, n: int) -> np.ndarray:
         codes = np.empty(shape, dtype=dtype)
         fill(stream, codes, path)
         nothing_more(stream, path)
-    if not 0 <= int(codes.min()) <= int(codes.max()) < 1000:
-        raise UserError(f"{path}: '{name}' must lie in 0..999.")
-    return codes.reshape(n, -1).astype(np.int64)
+    codes = codes.reshape(n, -1).astype(np.int64)
+    lowest = -1 if codes.shape[1] > 1 else 0  # a finding may be unknown
+    if not lowest <= int(codes.min()) <= int(codes.max()) < 1000:
+        raise UserError(f"{path}: '{name}' must lie in {lowest}..999.")
+    return codes
 
 
 def _read(path: Path, name: str, out: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsaddle.data.options import DataOptions
-from fedsaddle.data.sources.raw import Part, Raw, text_column
+from fedsaddle.data.sources.raw import Part, Raw, label_columns, text_column
 from fedsaddle.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def tables(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
         _same_columns(frame, path, columns, paths[0])
         label = options.label or ("label" if "label" in frame.columns else None)
         if label is not None:
-            labels.append(text_column(frame, label, "label", str(path)))
+            labels.append(label_columns(frame, label, str(path)))
         elif binary:
             raise UserError(
                 f"{path}: say which column is the label with data.label; "
@@ -38,7 +38,8 @@ def tables(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
             clients.append(text_column(frame, options.client, "client", str(path)))
         elif len(paths) > 1:
             clients.append(np.full(len(frame), path.stem, dtype=object))
-        features.append(frame.drop(columns=[c for c in (label, options.client) if c is not None]))
+        used = [*([label] if isinstance(label, str) else label or []), options.client]
+        features.append(frame.drop(columns=[name for name in used if name is not None]))
         parts.append(Part(str(path), len(frame)))
     return Raw(
         source=", ".join(map(str, paths)),
@@ -46,6 +47,7 @@ def tables(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
         table=pd.concat(features),  # in the first file's order of columns
         labels=np.concatenate(labels) if labels else None,
         clients=np.concatenate(clients) if clients else None,
+        findings=tuple(options.label) if isinstance(options.label, list) else (),
     )
 
 

@@ -59,7 +59,7 @@ def opening(runs: Runs, titles: Sequence[str]) -> Html:
         *(banner(run, label if several else "") for label, run in runs.items() if stopped(run)),
         tag("ul", *lines, class_="lead") if several else tag("p", sentence(first), class_="lead"),
         None if several else cards(first),
-        gloss if any("auc" in summary(run) for run in every) else None,
+        gloss if any({"auc", "mean_auc"} & {*summary(run)} for run in every) else None,
         tag("nav", *(tag("a", t, href=f"#{anchor(t)}") for t in titles), aria_label="Sections"),
     )
 
@@ -108,6 +108,8 @@ def quality(record: RunRecord) -> list[str]:
     if metric == "auc":
         between = f" (95 % interval {bounds(found)})" if bounds(found) else ""
         parts.append(f"pooled test AUC {number(found['auc'])}{between}")
+    elif metric == "mean_auc":
+        parts.append(f"mean test AUC of the findings {number(found['mean_auc'])}")
     elif metric == "accuracy":
         parts.append(f"test accuracy {number(found['accuracy'])}")
     if worst_cell(record) != MISSING:
@@ -133,6 +135,7 @@ def cards(record: RunRecord) -> Html:
     simulated = last(record, "simulated_seconds")
     entries = [
         ("Pooled test AUC", number(found.get("auc")), between),
+        ("Mean test AUC", number(found.get("mean_auc")), "over the findings"),
         *((least, accuracy) if metric == "auc" else (accuracy, least)),
         ("Sent", megabytes(sent(record)), f"{down} to the sites, {up} back"),
         ("Rounds", f"{rounds_done(record):,}", f"test numbers of round {at}" if at else ""),
@@ -155,7 +158,8 @@ def comparison(runs: Runs) -> Html:
     every = runs.values()
     found = [summary(run) for run in every]
     swatches = (swatch(colour(i)) for i in range(len(runs)))
-    metrics = {"AUPRC": "average_precision", "Accuracy": "accuracy", "ECE": "ece"}
+    metrics = {"Mean AUC": "mean_auc", "AUPRC": "average_precision"}
+    metrics |= {"Accuracy": "accuracy", "ECE": "ece"}
 
     def worst_of(metric: str) -> list[str]:
         return [worst_cell(run) if headline(run) == metric else MISSING for run in every]

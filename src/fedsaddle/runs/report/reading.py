@@ -59,9 +59,10 @@ def summary(record: RunRecord) -> Row:
 
 
 def headline(record: RunRecord) -> str:
-    """The metric that judges the model: auc, or else accuracy, or else nothing."""
+    """The metric that judges the model: an auc, or else accuracy, or else nothing."""
     found = summary(record)
-    return next((m for m in ("auc", "accuracy") if finite(found.get(m)) is not None), "")
+    metrics = ("auc", "mean_auc", "accuracy")
+    return next((m for m in metrics if finite(found.get(m)) is not None), "")
 
 
 def worst(record: RunRecord) -> tuple[str, float | None]:

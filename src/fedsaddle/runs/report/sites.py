@@ -62,7 +62,7 @@ def site_table(runs: Runs) -> Html:
 
 def judged_by(known: Sequence[Row]) -> str:
     """auc where the test rows are of two classes, even if no site has both; or else accuracy."""
-    signs = {"auc": ("auc", "n_positive"), "accuracy": ("accuracy",)}
+    signs = {"auc": ("auc", "n_positive"), "mean_auc": ("mean_auc",), "accuracy": ("accuracy",)}
     for metric, names in signs.items():
         if any(finite(site.get(name)) is not None for site in known for name in names):
             return metric

@@ -103,7 +103,14 @@ def problem_name(name: str) -> str:
 
 
 def metric_name(metric: str) -> str:
-    return "AUC" if metric == "auc" else metric.replace("_", " ").capitalize()
+    """
+    >>> metric_name("auc"), metric_name("mean_auc"), metric_name("auc_Edema"), metric_name("loss")
+    ('AUC', 'Mean AUC', 'AUC of Edema', 'Loss')
+    """
+    if metric.startswith("auc_"):
+        return f"AUC of {metric.removeprefix('auc_')}"
+    names = {"auc": "AUC", "mean_auc": "Mean AUC"}
+    return names.get(metric, metric.replace("_", " ").capitalize())
 
 
 def distinct(names: Iterable[str]) -> list[str]:
