@@ -11,6 +11,7 @@ import pytest
 
 from fedsaddle.cli import main
 from fedsaddle.data import load
+from fedsaddle.engines import simulation
 from fedsaddle.problems import PROBLEMS
 from fedsaddle.runs.config import override, read, resolve
 
@@ -125,9 +126,7 @@ def test_next_character_by_speaker(train, problem, method):
         *("--problem", problem, "--algorithm", method),
         rounds=3,
         settings=[
-            "data.min_rows=10000",
-            "data.test=0.01",
-            "data.validation=0",
+            "data.min_rows=20000",
             "federation.clients_per_round=4",
             "algorithm.learning_rate=0.8",
             "algorithm.batch_size=8",
@@ -135,7 +134,7 @@ def test_next_character_by_speaker(train, problem, method):
             "model.arguments={hidden=16}",
         ],
     )
-    assert len(printed["sites"]) > 10
+    assert len(printed["sites"]) >= 5
     assert all(site["rows"] > 90 for site in printed["sites"])
     assert "GLOUCESTER" in {site["name"] for site in printed["sites"]}
     assert printed["summary"]["test/accuracy"] > 1 / 20  # of 86 characters
@@ -167,8 +166,9 @@ def test_robust_training(train, method):
 
 
 @pytest.mark.data
-def test_a_gan_and_its_pictures(train):
-    printed, rows = train(
+def test_a_gan_and_its_pictures(train, monkeypatch):
+    monkeypatch.setattr(simulation, "SCORER_ROWS", 1000)
+    printed, _ = train(
         experiment("cdma-table-2-mnist"),
         rounds=1,
         settings=["model.arguments={width=8}", "problem.generated=200", "algorithm.local_steps=4"],
@@ -192,7 +192,7 @@ def test_four_hospitals(train):
 @pytest.mark.data
 @pytest.mark.parametrize("source", ["ham10000", "ham10000-8x8"])
 def test_melanoma_by_collection(train, source):
-    settings = ["data.image_size=16"] if source == "ham10000" else []
+    settings = ["algorithm.learning_rate=0.05", *(["data.image_size=16"] * (source == "ham10000"))]
     printed, _ = train("--data", source, "--algorithm", "codasca", rounds=5, settings=settings)
     sites = {site["name"]: site for site in printed["sites"]}
     assert list(sites) == ["rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"]
@@ -215,8 +215,10 @@ def test_medmnist(train, source):
 
 @pytest.mark.data
 def test_cifar_10(train):
-    printed, rows = train(
-        experiment("cdma-figure-1-cifar-10"), rounds=2, settings=["algorithm.local_steps=2"]
+    printed, _ = train(
+        experiment("cdma-figure-1-cifar-10"),
+        rounds=2,
+        settings=["algorithm.local_steps=2", "model.name=mlp"],
     )
     assert printed["summary"]["test/auc"] > 0.5
     assert printed["sites"][-1]["n_negative"] == 9 * printed["sites"][-1]["n_positive"]
@@ -224,7 +226,7 @@ def test_cifar_10(train):
 
 @pytest.mark.data
 def test_cifar_100_with_disjoint_classes(train):
-    printed, rows = train(
+    printed, _ = train(
         experiment("codasca-figure-1-cifar-100-8-clients"),
         rounds=4,
         settings=["model.name=logistic", "algorithm.learning_rate=0.01"],
@@ -267,7 +269,7 @@ def test_experiments_find_their_data(path, data_root):
     data = load(config.data, binary=PROBLEMS[config.problem["name"]].task == "binary")
     counts = data.train.counts[data.train.counts > 0]
     assert len(counts) == (100 if config.data.source == "shakespeare" else config.data.clients)
-    assert not len(data.validation.indices)
+    assert config.data.source == "shakespeare" or not len(data.validation.indices)
     assert len(data.test.indices) > 0
 
 

@@ -328,11 +328,14 @@ class FederatedData:
         return replace(self, train=alone(self.train), validation=alone(self.validation))
 
 
-def as_numbers(inputs: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Stored rows as a network takes them: bytes in [−1, 1], tokens as they are."""
+def as_numbers(inputs: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Stored rows as a network takes them: bytes in [−1, 1], tokens as they are.
+
+    Without a ``dtype`` bytes become float32, and numbers stay what they are.
+    """
     if inputs.dtype == torch.uint8:
-        return inputs.to(dtype) / 127.5 - 1
-    return inputs.long() if inputs.dtype == torch.int32 else inputs.to(dtype)
+        return inputs.to(dtype or torch.float32) / 127.5 - 1
+    return inputs.long() if inputs.dtype == torch.int32 else inputs.to(dtype or inputs.dtype)
 
 
 def strata(labels: np.ndarray) -> np.ndarray:

@@ -4,10 +4,11 @@ Stacks are cut by client order and batch size, never by the number of workers, a
 computed by one thread: the result is the same, bit for bit, for any number of workers.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ each on every so-manieth row, so that one pass is enough."""
 SCORER_ROWS = 20_000
 """A judge of generated rows is trained on about this many of the training rows."""
 LOSS_SITES = 256
-"""Per-site losses are measured, and sites without rows listed, when sites are this few."""
+"""Losses are measured when this few sites have rows; with more sites, those without are left out."""
 
 _setup: Setup | None = None  # a worker process's own copy
 
@@ -134,26 +135,19 @@ class Simulation:
     def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
         data, names = self._setup.data, self._setup.data.names
         rows: Rows = getattr(data, split)
+        few = np.count_nonzero(rows.counts) <= LOSS_SITES
+        listed = range(len(names)) if len(names) <= LOSS_SITES else np.flatnonzero(rows.counts)
         with one_thread(), torch.no_grad():
             outputs = self._predict(z, carried, rows.indices)
-            losses = self._losses(z, carried, rows)
+            losses = [self._loss(z, carried, rows[site]) if few else math.nan for site in listed]
         labels = data.labels.cpu().numpy()[rows.indices]
         findings = data.classes if data.task == "multilabel" else ()
+        report = partial(evaluate_site, binned=self._binned, findings=findings)
         sites = []
-        listed = range(len(names)) if len(names) <= LOSS_SITES else np.flatnonzero(rows.counts)
-        for site in listed:
+        for site, loss in zip(listed, losses, strict=True):
             own = slice(rows.offsets[site], rows.offsets[site + 1])
             scores = None if outputs is None else outputs[own]
-            sites.append(
-                evaluate_site(
-                    names[site],
-                    scores,
-                    labels[own],
-                    losses[site],
-                    binned=self._binned,
-                    findings=findings,
-                )
-            )
+            sites.append(report(names[site], scores, labels[own], loss))
         return sites
 
     def _predict(self, z: Tensor, carried: Tensor, rows: np.ndarray) -> np.ndarray | None:
@@ -169,11 +163,6 @@ class Simulation:
                 return None
             parts.append(outputs.double().cpu().numpy())
         return np.concatenate(parts)
-
-    def _losses(self, z: Tensor, carried: Tensor, rows: Rows) -> list[float]:
-        if len(rows) > LOSS_SITES:
-            return [float("nan")] * len(rows)
-        return [self._loss(z, carried, rows[site]) for site in range(len(rows))]
 
     def _loss(self, z: Tensor, carried: Tensor, rows: np.ndarray) -> float:
         """The loss of one client's rows, in passes of bounded size."""
