@@ -190,10 +190,15 @@ def test_four_hospitals(train):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("source", ["ham10000", "ham10000-8x8"])
-def test_melanoma_by_collection(train, source):
-    settings = ["algorithm.learning_rate=0.05", *(["data.image_size=16"] * (source == "ham10000"))]
-    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=5, settings=settings)
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [  # with the default step size of 0.8 a linear layer on pixels is not stable
+        ("ham10000", ["algorithm.learning_rate=0.05", "data.image_size=16"]),
+        ("ham10000-8x8", ["algorithm.learning_rate=0.2"]),
+    ],
+)
+def test_melanoma_by_collection(train, source, settings):
+    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=15, settings=settings)
     sites = {site["name"]: site for site in printed["sites"]}
     assert list(sites) == ["rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"]
     assert printed["summary"]["test/auc"] > 0.6

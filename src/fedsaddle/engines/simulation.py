@@ -36,7 +36,7 @@ each on every so-manieth row, so that one pass is enough."""
 SCORER_ROWS = 20_000
 """A judge of generated rows is trained on about this many of the training rows."""
 LOSS_SITES = 256
-"""Losses are measured when this few sites have rows; with more sites, those without are left out."""
+"""Losses are measured when so few sites have rows; with more sites, those without are left out."""
 
 _setup: Setup | None = None  # a worker process's own copy
 

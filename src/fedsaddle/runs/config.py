@@ -15,6 +15,7 @@ from torch import nn
 
 from fedsaddle.algorithms import ALGORITHMS, ALIASES, Algorithm
 from fedsaddle.data import DataOptions
+from fedsaddle.data.sources import SOURCES
 from fedsaddle.engines import EngineOptions
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.federation import FederationOptions
@@ -150,7 +151,8 @@ def read(path: Path) -> Sections:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file.") from None
+        hint = f" The data set of that name is '--data {path}'." if str(path) in SOURCES else ""
+        raise UserError(f"{path}: there is no such file.{hint}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path}: not a TOML file: {error}.") from None
 
