@@ -98,21 +98,17 @@ def train(
         raise UserError("--resume: say which run with --out RUN.")
     if resume and out is not None and config is None:
         config = out / "config.toml"
-    sections = settings.override(settings.read(config) if config else {}, set_ or [])
     flags = {
-        ("data", "source"): data[0] if data and len(data) == 1 else data or None,
-        ("data", "label"): label[0] if label and len(label) == 1 else label or None,
-        ("data", "client"): client,
-        ("problem", "name"): problem,
-        ("algorithm", "name"): algorithm,
-        ("model", "name"): model,
-        ("run", "rounds"): rounds,
-        ("run", "seed"): seed,
+        "data.source": data,
+        "data.label": label,
+        "data.client": client,
+        "problem.name": problem,
+        "algorithm.name": algorithm,
+        "model.name": model,
+        "run.rounds": rounds,
+        "run.seed": seed,
     }
-    for (section, key), value in flags.items():
-        if value is not None:
-            sections.setdefault(section, {})[key] = value
-    resolved = settings.resolve(sections)
+    resolved = settings.resolve(settings.collect(config, set_, flags))
     if write_config:
         if write_config.exists():
             raise UserError(f"{write_config}: the file exists; choose another name.")

@@ -162,17 +162,14 @@ def describe(
     from fedsaddle.problems import PROBLEMS
     from fedsaddle.runs import config as settings
 
-    sections = settings.override(settings.read(config) if config else {}, set_ or [])
     flags = {
-        ("data", "source"): data[0] if data and len(data) == 1 else data or None,
-        ("data", "label"): label[0] if label and len(label) == 1 else label or None,
-        ("data", "client"): client,
-        ("problem", "name"): problem,
-        ("run", "seed"): seed,
+        "data.source": data,
+        "data.label": label,
+        "data.client": client,
+        "problem.name": problem,
+        "run.seed": seed,
     }
-    for (section, key), value in flags.items():
-        if value is not None:
-            sections.setdefault(section, {})[key] = value
+    sections = settings.collect(config, set_, flags)
     resolved = settings.resolve(sections)
     named = "name" in sections.get("problem", {})
     binary = named and PROBLEMS[resolved.problem["name"]].task == "binary"

@@ -1,7 +1,6 @@
 """Starting weights from a file, and networks that are saved and read again."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import safetensors.torch
 import torch
 
 import fedsaddle
-from fedsaddle.cli import main
 from fedsaddle.data import DataOptions, FederatedData, load
 from fedsaddle.errors import UserError
 from fedsaddle.models import ModelOptions
@@ -77,47 +75,30 @@ def test_what_is_skipped_keeps_its_random_start(base, digits):
     assert torch.equal(kept["3.weight"], random["3.weight"])
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """A command in an empty folder: exit code and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedsaddle", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code or 0
-        return code, capsys.readouterr().err
-
-    return call
-
-
 def test_two_stages_on_the_command_line(run, tmp_path):
     """Cross-entropy on ten classes first, then AUC with a new last layer (CODASCA, CheXpert)."""
     quick = ["--data", "digits", "--model", "mlp", "--rounds", 2, "--set", "data.clients=3"]
-    code, err = run("train", *quick, "--problem", "risk", "--out", "first")
+    code, _, err = run("train", *quick, "--problem", "risk", "--out", "first")
     assert code == 0, err
     second = [*quick, "--problem", "auc", "--out", "second"]
     second += ["--set", "model.init=first/model/model.safetensors"]
-    code, err = run("train", *second)
+    code, _, err = run("train", *second)
     assert code == 2
     assert "first/model/model.safetensors: '5.weight' has shape (10, 64)" in " ".join(err.split())
     assert "model.init_skip" in err
     assert not (tmp_path / "second").exists()
-    code, err = run("train", *second, "--set", 'model.init_skip=["5."]')
+    code, _, err = run("train", *second, "--set", 'model.init_skip=["5."]')
     assert code == 0, err
     config = (tmp_path / "second/config.toml").read_text()
     assert 'init = "first/model/model.safetensors"' in config
     described = json.loads((tmp_path / "second/model/model.json").read_text())["model"]
     assert described == {"name": "mlp", "arguments": {}}
-    code, err = run("train", "second/config.toml", "--rounds", 3, "--out", "second", "--resume")
+    code, _, err = run("train", "second/config.toml", "--rounds", 3, "--out", "second", "--resume")
     assert code == 0, err
 
 
 def test_pictures_where_rows_are_flat_are_one_sentence(run):
-    code, err = run("train", "--data", "digits", "--model", "lenet-5", "--rounds", 1)
+    code, _, err = run("train", "--data", "digits", "--model", "lenet-5", "--rounds", 1)
     assert code == 2
     assert "'lenet-5' takes pictures" in err
 

@@ -157,6 +157,24 @@ def read(path: Path) -> Sections:
         raise UserError(f"{path}: not a TOML file: {error}.") from None
 
 
+def collect(
+    config: Path | None, settings: Iterable[str] | None, flags: Mapping[str, Any]
+) -> Sections:
+    """A file's sections, then `--set`, then flags: `section.key` to a value, or to several.
+
+    >>> collect(None, ["run.rounds=5"], {"run.seed": 3, "data.label": ["died"], "data.x": None})
+    {'run': {'rounds': 5, 'seed': 3}, 'data': {'label': 'died'}}
+    """
+    sections = override(read(config) if config else {}, settings or [])
+    for name, value in flags.items():
+        section, _, key = name.partition(".")
+        if isinstance(value, list) and len(value) < 2:
+            value = value[0] if value else None
+        if value is not None:
+            sections.setdefault(section, {})[key] = value
+    return sections
+
+
 def override(sections: Mapping[str, Any], settings: Iterable[str]) -> Sections:
     """Sections with `section.key=value` settings applied; values are TOML, or else plain text.
 
