@@ -351,7 +351,7 @@ def auc(margin: float | None = None) -> Case:
     data = labelled()
     p = float(np.mean(data.labels.numpy() == 1))
     loss = auc_loss(data, p, margin)
-    z0 = _flat_network((0.0, 0.0, 0.0))
+    z0 = _flat_network((0.5, 0.5, 0.0))
     problem = (
         AUC(model=linear_network())
         if margin is None
@@ -380,7 +380,7 @@ def compositional(rho: float = 0.3) -> Case:
     data = labelled()
     outer_loss = auc_loss(data, float(np.mean(data.labels.numpy() == 1)))
     entropy = cross_entropy(data)
-    z0 = _flat_network((0.0, 0.0, 0.0))
+    z0 = _flat_network((0.5, 0.5, 0.0))
 
     def inner(x: Tensor, rows: np.ndarray) -> Tensor:
         x = x if x.requires_grad else x.detach().clone().requires_grad_()
