@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench methods clean
+.PHONY: demo test lint bench docs clean
 
 demo: .venv/.installed
 	$(BIN)/python examples/demo.py
@@ -20,7 +20,9 @@ lint: .venv/.developed
 bench: .venv/.installed
 	$(BIN)/python benchmarks/rounds.py
 
-methods: .venv/.installed
+# The tables of the documentation are printed by commands, never typed.
+docs: .venv/.installed
+	$(BIN)/python examples/configuration.py > docs/configuration.md
 	$(BIN)/python examples/methods.py > docs/methods.md
 
 .venv/bin/python:

@@ -1,6 +1,6 @@
 """Every method with its defaults on bundled data: AUC, and what it sent.
 
-Run: make methods. It writes docs/methods.md.
+Run: make docs. It writes docs/methods.md.
 """
 
 import fedsaddle
@@ -14,7 +14,7 @@ INTRODUCTION = f"""# Every method on one data set
 Handwritten digits (comes with scikit-learn), 8 against the rest, 8 clients with Dirichlet(0.5)
 labels, one linear layer, {ROUNDS} rounds, every client in every round, every setting at its
 default, seed 0. The defaults are made to work, not tuned for this data set: the table shows that
-each method trains and what it costs, not which is best. Made by `make methods`.
+each method trains and what it costs, not which is best. Made by `make docs`.
 """
 
 

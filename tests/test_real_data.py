@@ -194,11 +194,11 @@ def test_four_hospitals(train):
     ("source", "settings"),
     [  # with the default step size of 0.8 a linear layer on pixels is not stable
         ("ham10000", ["algorithm.learning_rate=0.05", "data.image_size=16"]),
-        ("ham10000-8x8", ["algorithm.learning_rate=0.2"]),
+        ("ham10000-8x8", []),
     ],
 )
 def test_melanoma_by_collection(train, source, settings):
-    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=15, settings=settings)
+    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=30, settings=settings)
     sites = {site["name"]: site for site in printed["sites"]}
     assert list(sites) == ["rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"]
     assert printed["summary"]["test/auc"] > 0.6
