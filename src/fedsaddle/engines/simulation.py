@@ -136,7 +136,8 @@ class Simulation:
         data, names = self._setup.data, self._setup.data.names
         rows: Rows = getattr(data, split)
         few = np.count_nonzero(rows.counts) <= LOSS_SITES
-        listed = range(len(names)) if len(names) <= LOSS_SITES else np.flatnonzero(rows.counts)
+        every = len(names) <= LOSS_SITES
+        listed = list(range(len(names))) if every else np.flatnonzero(rows.counts).tolist()
         with one_thread(), torch.no_grad():
             outputs = self._predict(z, carried, rows.indices)
             losses = [self._loss(z, carried, rows[site]) if few else math.nan for site in listed]
