@@ -5,12 +5,16 @@ import math
 import re
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import fedsaddle
 from fedsaddle.cli import main
-from fedsaddle.data import load
+from fedsaddle.data import FederatedData, Rows, load
 from fedsaddle.engines import simulation
 from fedsaddle.problems import PROBLEMS
 from fedsaddle.runs.config import override, read, resolve
@@ -24,7 +28,7 @@ def train(monkeypatch, capsys, tmp_path, data_root):
     """`fedsaddle train ... --json`: what it prints, and the last line of metrics.jsonl."""
     root = data_root.resolve()
     monkeypatch.setenv("FEDSADDLE_DATA", str(root))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDSADDLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments, rounds, settings=()):
@@ -88,10 +92,8 @@ def test_compositional_auc_on_four_devices(train):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "nodes"), [("drfa-figure-4-adult-sex", 5), ("drfa-figure-5-adult-race", 2)]
-)
-def test_the_worst_node_of_adult(train, name, nodes):
+@pytest.mark.parametrize("name", ["drfa-figure-4-adult-sex", "drfa-figure-5-adult-race"])
+def test_the_worst_node_of_adult(train, name):
     printed, rows = train(experiment(name), rounds=5)
     summary = printed["summary"]
     assert len(printed["sites"]) == 10
@@ -107,15 +109,34 @@ def test_the_worst_node_of_adult(train, name, nodes):
 
 
 @pytest.mark.data
-def test_weights_of_groups_where_the_publishers_test_rows_are_nobodys(train):
-    """The held-out site has no training rows: it is evaluated, and has no weight."""
+def test_groups_of_adult_have_weights(train):
+    """Where the settings name no groups, the values of `data.feature` are weighed."""
     printed, rows = train(
         *("--data", "adult", "--problem", "agnostic", "--algorithm", "drfa"),
         rounds=3,
-        settings=["data.partition=feature", "data.feature=race", "data.clients=5"],
+        settings=["data.partition=feature", "data.feature=sex", "data.clients=4"],
     )
-    weights = {key for key in rows[-1] if key.startswith("lambda/")}
-    assert weights == {f"lambda/{site['name']}" for site in printed["sites"]}
+    weights = {key: value for key, value in rows[-1].items() if key.startswith("lambda/")}
+    assert set(weights) == {"lambda/Female", "lambda/Male"}
+    assert sum(weights.values()) == pytest.approx(1)
+    assert len(printed["sites"]) == 4
+
+
+def test_a_site_that_only_tests_has_no_weight():
+    """As the site 'held-out': a group of its own in the data, and no client to train on it."""
+    data = FederatedData(
+        torch.randn(40, 3, generator=torch.Generator().manual_seed(0)),
+        torch.arange(40) % 2,
+        Rows(np.arange(30), np.array([0, 10, 20, 30, 30])),
+        Rows.empty(4),
+        Rows(np.arange(30, 40), np.array([0, 0, 0, 0, 10])),
+        names=("a", "b", "c", "held-out"),
+        classes=("0", "1"),
+        groups=("north", "north", "south", "held-out"),
+    )
+    last = fedsaddle.train("agnostic", data, "drfa", rounds=2).history[-1]
+    assert {key for key in last if key.startswith("lambda/")} == {"lambda/north", "lambda/south"}
+    assert last["site/held-out/rows"] == 10
 
 
 @pytest.mark.data
@@ -126,15 +147,15 @@ def test_next_character_by_speaker(train, problem, method):
         *("--problem", problem, "--algorithm", method),
         rounds=3,
         settings=[
-            "data.min_rows=20000",
-            "federation.clients_per_round=4",
+            "data.min_rows=30000",
+            "federation.clients_per_round=2",
             "algorithm.learning_rate=0.8",
             "algorithm.batch_size=8",
             "algorithm.local_steps=5",
             "model.arguments={hidden=16}",
         ],
     )
-    assert len(printed["sites"]) >= 5
+    assert len(printed["sites"]) == 3
     assert all(site["rows"] > 90 for site in printed["sites"])
     assert "GLOUCESTER" in {site["name"] for site in printed["sites"]}
     assert printed["summary"]["test/accuracy"] > 1 / 20  # of 86 characters
@@ -167,7 +188,8 @@ def test_robust_training(train, method):
 
 @pytest.mark.data
 def test_a_gan_and_its_pictures(train, monkeypatch):
-    monkeypatch.setattr(simulation, "SCORER_ROWS", 1000)
+    quick = partial(simulation.train_scorer, steps=100)  # a worse judge than a run has
+    monkeypatch.setattr(simulation, "train_scorer", quick)
     printed, _ = train(
         experiment("cdma-table-2-mnist"),
         rounds=1,
@@ -191,14 +213,12 @@ def test_four_hospitals(train):
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("source", "settings"),
-    [  # with the default step size of 0.8 a linear layer on pixels is not stable
-        ("ham10000", ["algorithm.learning_rate=0.05", "data.image_size=16"]),
-        ("ham10000-8x8", []),
-    ],
+    ("source", "settings"), [("ham10000", ["data.image_size=16"]), ("ham10000-8x8", [])]
 )
 def test_melanoma_by_collection(train, source, settings):
-    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=30, settings=settings)
+    # By default CODASCA returns the iterate of a random round, here the fifth.
+    settings = [*settings, "algorithm.output_rule=last"]
+    printed, _ = train("--data", source, "--algorithm", "codasca", rounds=15, settings=settings)
     sites = {site["name"]: site for site in printed["sites"]}
     assert list(sites) == ["rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"]
     assert printed["summary"]["test/auc"] > 0.6

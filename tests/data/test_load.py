@@ -161,6 +161,7 @@ def test_heart_files_may_lie_in_the_root_itself(tmp_path, monkeypatch):
 
 def test_heart_errors(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDSADDLE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)  # where there is no folder "data" either
     with pytest.raises(
         UserError, match=r"data.heart-disease.processed.cleveland.data is missing; set data.root"
     ):
