@@ -228,8 +228,7 @@ def _coda(w: World, m: Any, rounds: int, controlled: bool, batch_dual: bool) -> 
             z = mean([mean(iterates[i]) for i in clients])
         elif ends and m.output_rule == "random":
             z = picked
-        output = picked if m.output_rule == "random" else z
-        state = {"z": z, "output": output}
+        state = {"z": z, "output": z}  # a run cut short within a stage returns its last iterate
         if controlled:
             state["control"] = torch.zeros_like(c) if ends else c
         yield state

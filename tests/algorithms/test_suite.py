@@ -412,13 +412,13 @@ def checkpoint(folder: Path) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_resumed_run_is_the_uninterrupted_one_to_the_bit(name: str, tmp_path: Path) -> None:
-    case = case_for(name)
+    case, method = case_for(name), made(name, output_rule="average")
 
     def go(folder: str, rounds: int, resume: bool = False) -> Any:
         return train(
             case.problem,
             case.data,
-            made(name, output_rule="average"),
+            method,
             rounds=rounds,
             out=tmp_path / folder,
             resume=resume,
@@ -438,7 +438,7 @@ def test_resumed_run_is_the_uninterrupted_one_to_the_bit(name: str, tmp_path: Pa
             assert torch.equal(expected[key], found[key])
     expected, found = checkpoint(tmp_path / "through"), checkpoint(tmp_path / "stopped")
     assert expected.keys() == found.keys()
-    assert {f"state.{key}" for key in LibraryRun(case, made(name)).state} <= expected.keys()
+    assert {f"state.{key}" for key in LibraryRun(case, method).state} <= expected.keys()
     if ALGORITHMS[name]().memory():
         assert len(expected["memory.clients"]) > 0
     for key in expected:
@@ -461,12 +461,12 @@ def test_train_returns_what_the_output_rule_says(name: str, rule: str) -> None:
 @pytest.mark.parametrize("name", ["local-sgda", "codasca"])
 def test_random_output_is_uniform_over_the_rounds(name: str) -> None:
     """The pick is made as the rounds go; over many seeds every round comes out as often."""
-    stage = {"stage_rounds": 100} if name == "codasca" else {}
+    stage = {"stage_rounds": 5} if name == "codasca" else {}  # the pick is of a whole stage
     method = made(name, output_rule="random", **stage)
     layout, seeds, rounds = Quadratic().layout(torch.float64), 2000, 5
     picks = np.zeros(rounds)
     for seed in range(seeds):
-        state: State = {"output": torch.full((1,), -1.0)}
+        state: State = dict.fromkeys(("output", "pick"), torch.full((1,), -1.0))
         for number in range(rounds):
             at = Round(number, seed, layout, None, None)
             state = state | {"z": torch.full((1,), float(number))}

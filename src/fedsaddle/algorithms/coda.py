@@ -57,9 +57,9 @@ class CODAPlus(Algorithm):
     steps_growth: float = Field(1.0, ge=1, description="every stage multiplies I by this")
     output_rule: OutputRule = Field(
         "average",
-        description="what a stage hands on: the mean of all its local iterates (average; a run "
-        "that ends within a stage returns its last iterate), "
-        "the iterate of a random round (random), or its last iterate (last)",
+        description="what a stage hands on: the mean of all its local iterates (average), the "
+        "iterate of a random round (random), or its last iterate (last); a run that ends within "
+        "a stage returns its last iterate",
     )
 
     @property
@@ -78,7 +78,8 @@ class CODAPlus(Algorithm):
         return round(self.local_steps * self.steps_growth ** self.stages.stage(number))
 
     def start(self, z: Tensor, layout: Layout, members: Members) -> Vectors:
-        return super().start(z, layout, members) | {"anchor": layout.x(z)}
+        pick = {"pick": z} if self.output_rule == "random" else {}
+        return super().start(z, layout, members) | {"anchor": layout.x(z)} | pick
 
     def memory(self) -> dict[str, Size]:
         if self.output_rule == "average":
@@ -126,12 +127,14 @@ class CODAPlus(Algorithm):
         output = state["z"]
         if self.output_rule == "random":  # round r of the stage replaces the pick w.p. 1/r
             position = self.stages.position(at.number)
-            if at.random("stage output").integers(position) > 0:
-                output = state["output"]
+            if at.random("stage output").integers(position) == 0:
+                state = state | {"pick": output}
         if not self.stages.ends(at.number):
             return state | {"output": output}
         if self.output_rule == "average":
             output = replies.mean("stage_mean")
+        elif self.output_rule == "random":
+            output = state["pick"]
         return state | {"z": output, "anchor": at.layout.x(output), "output": output}
 
     def after_round(self, at: Round, state: Vectors) -> Vectors:
