@@ -4,7 +4,8 @@ from fedsaddle.algorithms.averaging import FedAvg, FedProx
 from fedsaddle.algorithms.base import Algorithm, Members, Phase, Replies, Round
 from fedsaddle.algorithms.catalyst import CatalystScaffoldS
 from fedsaddle.algorithms.cdma import CDMAAda, CDMAOne
-from fedsaddle.algorithms.coda import CODA, CODAPlus
+from fedsaddle.algorithms.coda import CODA
+from fedsaddle.algorithms.coda_plus import CODAPlus
 from fedsaddle.algorithms.codasca import CODASCA
 from fedsaddle.algorithms.compositional import LocalSCGDAM
 from fedsaddle.algorithms.drfa import DRFA, DRFAGA, DRFAProx

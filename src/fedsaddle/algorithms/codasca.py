@@ -1,7 +1,7 @@
 """CODASCA: CODA+ with control variates.
 
 Yuan, Guo, Xu, Ying and Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a
-Constant Communication Complexity", ICML 2021, Algorithms 3-4. With z and G^s as in coda.py:
+Constant Communication Complexity", ICML 2021, Algorithms 3-4. With z and G^s as in coda_plus.py:
 
     for each stage s, with step size η_s:
       c = c_i = 0
@@ -32,7 +32,7 @@ from fedsaddle.algorithms.base import (
     Size,
     Vectors,
 )
-from fedsaddle.algorithms.coda import CODAPlus
+from fedsaddle.algorithms.coda_plus import CODAPlus
 from fedsaddle.layout import Layout
 
 
