@@ -13,6 +13,9 @@ import pytest
 
 RUN = ["train", "--rounds", "60", "--set", "data.clients=4", "--set", "run.checkpoint_every=3"]
 
+# long enough that the run is still going when its signal arrives, also on a fast machine
+LONG = [*RUN, "--rounds", "240", "--set", "evaluation.every=1"]
+
 
 def fedsaddle(*arguments, **options):
     command = [sys.executable, "-m", "fedsaddle", *map(str, arguments)]
@@ -41,11 +44,11 @@ def wait_for(condition, process, seconds=120):
 
 def test_killed_again_and_again_then_resumed_ends_with_the_same_bytes(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    code, _, err = finish(fedsaddle(*RUN, "--out", whole))
+    code, _, err = finish(fedsaddle(*LONG, "--out", whole))
     assert code == 0, err
     delays = random.Random(7)
-    process = fedsaddle(*RUN, "--out", killed)
-    for rounds in (1, 14, 37):
+    process = fedsaddle(*LONG, "--out", killed)
+    for rounds in (1, 40, 100):
         wait_for(lambda rounds=rounds: rounds_written(killed) > rounds, process)
         time.sleep(delays.random() / 20)
         process.send_signal(signal.SIGKILL)
@@ -61,8 +64,8 @@ def test_killed_again_and_again_then_resumed_ends_with_the_same_bytes(tmp_path):
 
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert finish(fedsaddle(*RUN, "--out", whole))[0] == 0
-    process = fedsaddle(*RUN, "--out", stopped)
+    assert finish(fedsaddle(*LONG, "--out", whole))[0] == 0
+    process = fedsaddle(*LONG, "--out", stopped)
     wait_for(lambda: rounds_written(stopped) > 5, process)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
