@@ -406,8 +406,8 @@ def compositional(rho: float = 0.3) -> Case:
     )
 
 
-def ratio(strength: float = 0.1, max_ratio: float = 8.0) -> Case:
-    """Cross-entropy with class weights `1 + β r_c`, r_c from the updates of the last bias."""
+def ratio(strength: float = 0.1, max_ratio: float = 8.0, auxiliary_rows: int = 3) -> Case:
+    """Cross-entropy with class weights `1 + β r_c`, r_c from the last layer's updates."""
     data = labelled()
     z0 = _flat_network()
 
@@ -420,27 +420,46 @@ def ratio(strength: float = 0.1, max_ratio: float = 8.0) -> Case:
 
         return loss
 
+    def auxiliary(client: int, j: int) -> list[int]:
+        """The first few rows of class j that this client has."""
+        own = [int(row) for row in data.train[client] if int(data.labels[row]) == j]
+        return own[:auxiliary_rows]
+
     def class_weights(z: Tensor, clients: list[int], weights: Tensor) -> Tensor:
-        """The bias's update by each class's own rows, by autograd on a two-output network."""
-        rows = np.concatenate([data.train[i] for i in clients])
-        updates = {}
+        """By autograd on a two-output network whose first output is 0 and has weights all the same:
+        every class's own update of them, from its rows at all clients."""
+        updates = []
         for j in (0, 1):
-            own = [row for row in rows if int(data.labels[row]) == j]
+            own = [row for client in clients for row in auxiliary(client, j)]
             if not own:
                 return weights
-            bias = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+            matrix = torch.stack([torch.zeros_like(z[:FEATURES]), z[:FEATURES]]).detach()
+            matrix.requires_grad_()
             total = torch.zeros((), dtype=torch.float64)
             for row in own:
-                score = z[:FEATURES] @ data.inputs[row] + z[FEATURES]
-                logits = torch.stack([torch.zeros_like(score), score]) + bias
+                logits = matrix @ data.inputs[row] + torch.stack(
+                    [torch.zeros_like(z[0]), z[FEATURES]]
+                )
                 total = total - torch.log_softmax(logits, 0)[j] / len(own)
-            (slope,) = torch.autograd.grad(total, bias)
-            updates[j] = -slope
-        ratios = [abs(updates[c][c]) / abs(updates[1 - c][c]) for c in (0, 1)]
-        return torch.stack([1 + strength * r.clamp(max=max_ratio) for r in ratios])
+            (slope,) = torch.autograd.grad(total, matrix)
+            updates.append(-slope)
+        new = []
+        for c in (0, 1):
+            pairs = [
+                (float(updates[c][c][k]), float(updates[1 - c][c][k])) for k in range(FEATURES)
+            ]
+            clear = [(own, other) for own, other in pairs if abs(other) <= 0.8 * abs(own)] or pairs
+            r = sum(abs(own) for own, _ in clear) / sum(abs(other) for _, other in clear)
+            new.append(1 + strength * min(r, max_ratio))
+        return torch.tensor(new, dtype=torch.float64)
 
     ones = torch.ones(2, dtype=torch.float64)
-    problem = RatioLoss(model=linear_network(), strength=strength, max_ratio=max_ratio)
+    problem = RatioLoss(
+        model=linear_network(),
+        strength=strength,
+        max_ratio=max_ratio,
+        auxiliary_rows=auxiliary_rows,
+    )
     return Case(
         "ratio",
         "ratio",

@@ -113,11 +113,12 @@ def check(
     federation: dict[str, Any],
     rounds: int = ROUNDS,
     seed: int = 3,
+    clients: str = "stack",
 ) -> list[dict[str, torch.Tensor]]:
     """Both sides agree after every round, in everything both of them keep."""
     method = ALGORITHMS[name](**settings)
     options = FederationOptions(**federation)
-    library = LibraryRun(case_of(case), method, seed, options)
+    library = LibraryRun(case_of(case), method, seed, options, clients)
     world = World(case_of(case), method.batch_size, seed, options)
     states = []
     for t, expected in enumerate(NAIVE[name](world, method, rounds)):
@@ -149,6 +150,14 @@ def test_first_problem_under_every_participation(
     name: str, case: str, federation: dict[str, Any]
 ) -> None:
     check(name, SETTINGS[name][0], case, federation)
+
+
+@pytest.mark.parametrize("clients", ["vmap", "loop"])
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name in METHODS for case in cases_for(name)[-1:]]
+)
+def test_other_ways_of_moving_clients(name: str, case: str, clients: str) -> None:
+    check(name, SETTINGS[name][0], case, FEDERATIONS["dropout"], rounds=2, clients=clients)
 
 
 @pytest.mark.parametrize(

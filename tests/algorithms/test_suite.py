@@ -513,7 +513,7 @@ def run_with(
             for answer in answers:
                 for vector in answer.vectors.values():
                     vector[torch.from_numpy(answer.clients == ABSENT)] = torch.nan
-        return answers
+        return [Answer(answer.clients, answer.vectors) for answer in answers]  # unmeasured
 
     if how == "garbled":
         monkeypatch.setattr(run.engine, "ask", garbled)

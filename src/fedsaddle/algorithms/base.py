@@ -5,7 +5,7 @@ function moves a whole stack of clients: what it receives from the server is `(d
 to clients (memory, gradients, replies) is `(C, d)`, and the same line serves both.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -72,6 +72,10 @@ class Client(Protocol):
 
     def gradient(self, z: Tensor, batch: Batch, track: bool = True) -> Tensor:
         """`G(z; batch)`; BatchNorm statistics follow the pass unless `track` is off."""
+        ...
+
+    def gradients(self, points: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+        """`G(z; batch)` at several points; BatchNorm statistics follow the pass at the first."""
         ...
 
     def loss(self, z: Tensor, batch: Batch) -> Tensor:

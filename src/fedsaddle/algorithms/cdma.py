@@ -72,8 +72,8 @@ class CDMAOne(DescentAscent):
     ) -> tuple[Vectors, Vectors]:
         z, start, eta = received["z"], received["z"], self.rates(at)
         for batch in client.minibatches(self.local_steps):
-            change = client.gradient(z, batch) - client.gradient(start, batch, track=False)
-            z = at.layout.project(z - eta * (change + received["correction"]))
+            here, there = client.gradients((z, start), batch)
+            z = at.layout.project(z - eta * (here - there + received["correction"]))
         return {"z": z}, memory
 
     def rates(self, at: Round) -> Tensor:

@@ -1,7 +1,12 @@
 """The client side of a phase: draws batches and answers for a stack of clients."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,6 +23,8 @@ from fedsaddle.problems.oracle import Mode, Oracle
 
 FULL_BATCH = 1024
 """Rows per pass where all of a client's rows are used: large enough to fill the processor."""
+GATHERED = 2**20
+"""Numbers of input that are gathered at once, for as many steps as that is enough for."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,22 @@ class Setup:
     members: Members
     seed: int
     mode: Mode = "stack"
+    compile: bool = False
+    seconds: Counter[str] = field(default_factory=Counter)
+    """Time spent in this process, by what it was spent on."""
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The one of this process: what it compiled, and how it fell back, stays with it."""
+        return Oracle(self.problem, self.layout, self.mode, self.compile)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - begun
 
     def batch_rows(self, client: int) -> int:
         """The size of a client's minibatches: what was asked for, or all it has."""
@@ -67,7 +90,7 @@ class ClientStack:
     ) -> None:
         self._setup, self._clients = setup, clients
         self._number, self._phase = number, phase
-        self._oracle = Oracle(setup.problem, setup.layout, setup.mode)
+        self._oracle = setup.oracle
         self.layout = setup.layout
         self.carried = carried.expand(len(clients), -1)
 
@@ -75,12 +98,17 @@ class ClientStack:
         """A row per client, also where all clients are at one point."""
         return z.expand(len(self._clients), -1)
 
-    def _gather(self, rows: np.ndarray, clients: np.ndarray, *key: Key) -> Batch:
-        index = torch.from_numpy(rows).to(self.layout.device)
-        data = self._setup.data
-        inputs = data.take(index.reshape(-1), self.layout.dtype)
-        inputs = inputs.reshape(*rows.shape, *data.input_shape)
-        return Batch(inputs, data.labels[index], self._noise(clients, rows.shape[1], *key))
+    def _rows(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of some rows, in the shape that their numbers have."""
+        with self._setup.timed("gather"):
+            index = torch.from_numpy(np.ascontiguousarray(rows)).to(self.layout.device)
+            data = self._setup.data
+            inputs = data.take(index.reshape(-1), self.layout.dtype)
+            return inputs.reshape(*rows.shape, *data.input_shape), data.labels[index]
+
+    def _batch(self, inputs: Tensor, labels: Tensor, clients: np.ndarray, *key: Key) -> Batch:
+        noise = self._noise(clients, inputs.shape[1], *key)
+        return Batch(inputs, labels, noise, self._key(clients, *key))
 
     def _noise(self, clients: np.ndarray, rows: int, *key: Key) -> Tensor | None:
         at = (self._number, self._phase, *key)
@@ -88,13 +116,25 @@ class ClientStack:
         known = [noise for noise in drawn if noise is not None]
         return torch.stack(known) if known else None
 
+    def _key(self, clients: np.ndarray, *key: Key) -> Tensor | None:
+        """A number for each client that its dropout follows from."""
+        if not self._oracle.drops:
+            return None
+        at = (self._number, self._phase, *key)
+        seed = self._setup.seed
+        numbers = [generator(seed, "dropout", int(c), *at).integers(2**62) for c in clients]
+        return torch.tensor(numbers, device=self.layout.device)
+
     def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
         size = self._setup.batch_rows(int(self._clients[0]))
-        wanted = steps * size
-        drawn = np.stack([self._drawn(int(client), wanted, stream) for client in self._clients])
-        for step in range(steps):
-            rows = drawn[:, step * size : (step + 1) * size]
-            yield self._gather(rows, self._clients, stream, step)
+        drawn = np.stack([self._drawn(int(c), steps * size, stream) for c in self._clients])
+        by_step = drawn.reshape(len(self._clients), steps, size).swapaxes(0, 1)
+        numbers = max(1, drawn.size // steps * math.prod(self._setup.data.input_shape))
+        at_once = max(1, GATHERED // numbers)
+        for first in range(0, steps, at_once):
+            inputs, labels = self._rows(by_step[first : first + at_once])
+            for k in range(len(inputs)):
+                yield self._batch(inputs[k], labels[k], self._clients, stream, first + k)
 
     def _drawn(self, client: int, wanted: int, stream: str) -> np.ndarray:
         key = (stream, client, self._number, self._phase)
@@ -106,6 +146,16 @@ class ClientStack:
         if track:
             self.carried = carried
         return self._clipped(gradient)
+
+    def gradients(self, points: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+        """One pass over a stack that has every client several times."""
+        n = len(points)
+        z = torch.cat([self._points(point) for point in points])
+        again = [None if part is None else torch.cat([part] * n) for part in batch]
+        carried = self.carried.repeat(n, 1)
+        _, gradient, carried = self._oracle.gradient(z, carried, Batch(*again))  # type: ignore[arg-type]
+        self.carried = carried[: len(self._clients)]
+        return list(self._clipped(gradient).chunk(n))
 
     def _clipped(self, gradient: Tensor) -> Tensor:
         clip = self._setup.algorithm.clip
@@ -155,7 +205,7 @@ class ClientStack:
             stacked = np.stack([all_rows[j] for j in group])
             for start in range(0, size, FULL_BATCH):
                 rows = stacked[:, start : start + FULL_BATCH]
-                batch = self._gather(rows, self._clients[group], "all rows", start)
+                batch = self._batch(*self._rows(rows), self._clients[group], "all rows", start)
                 yield group, batch, rows.shape[1] / size
 
 
@@ -176,14 +226,24 @@ def run_stack(
     nothing = torch.zeros(0, dtype=layout.dtype, device=layout.device)
     stack = ClientStack(setup, clients, received.pop("carried", nothing), number, phase_name)
     at = Round(number, setup.seed, layout, setup.problem, setup.members)
-    with torch.random.fork_rng(devices=[]):  # dropout: keyed by the stack, not by the order of work
-        noise = generator(setup.seed, "noise", int(clients[0]), number, phase_name)
-        torch.manual_seed(int(noise.integers(2**62)))
+    noise = generator(setup.seed, "noise", int(clients[0]), number, phase_name)
+    with _seeded(int(noise.integers(2**62))):  # by the stack, not by the order of work
         reply, memory = phase.client(at, received, memory, stack)
     reply = {name: reply[name] for name in phase.up if name in reply}
     if layout.n_carried and phase.trains:
         reply["carried"] = stack.carried
     return _to_cpu(reply, len(clients)), _to_cpu(memory, len(clients))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What draws from torch's own generator, and is no dropout layer, draws from this seed."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for CUDA each time
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def _to_cpu(vectors: Vectors, n_clients: int) -> Vectors:

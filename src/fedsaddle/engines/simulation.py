@@ -5,7 +5,9 @@ computed by one thread: the result is the same, bit for bit, for any number of w
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
@@ -18,17 +20,22 @@ from torch import Tensor
 from fedsaddle.algorithms import Algorithm, Members, Phase
 from fedsaddle.algorithms.base import Vectors, length
 from fedsaddle.data import FederatedData, Rows
-from fedsaddle.engines.clients import FULL_BATCH, Setup, run_stack
+from fedsaddle.engines.arena import Arena
+from fedsaddle.engines.clients import FULL_BATCH, Setup
+from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_per_round
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
+from fedsaddle.engines.tasks import PhaseWork, loss_of_rows, passes, predict_rows, work_on_phase
+from fedsaddle.engines.workers import Task, Workers, can_fork
 from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer
+from fedsaddle.federation.ledger import wire_up
 from fedsaddle.keyed import generator
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
 from fedsaddle.metrics.generative import Scorer, cache_folder, train_scorer
 from fedsaddle.problems import Batch, Problem
-from fedsaddle.problems.oracle import Oracle
+from fedsaddle.problems.compiled import can_compile
 
 OBJECTIVE_CLIENTS = 64
 """The training objective is measured on at most this many clients, the same all run long, and at
@@ -38,18 +45,10 @@ SCORER_ROWS = 20_000
 LOSS_SITES = 256
 """Losses are measured when so few sites have rows; with more sites, those without are left out."""
 
-_setup: Setup | None = None  # a worker process's own copy
-
-
-def _start_worker(setup: Setup) -> None:
-    global _setup
-    torch.set_num_threads(1)
-    _setup = setup
-
-
-def _work(*task: Any) -> tuple[Vectors, Vectors]:
-    assert _setup is not None
-    return run_stack(_setup, *task)
+CACHED = 3 * 2**19
+"""Bytes of parameters in a stack that a processor's second-level cache still copes with."""
+LARGEST_STACK = 8
+"""More clients at once are hardly faster, and fewer stacks keep fewer cores busy."""
 
 
 @contextmanager
@@ -82,6 +81,8 @@ class Simulation:
         options: EngineOptions,
         seed: int,
         binned: bool = False,
+        clients_per_round: int = 0,
+        rounds: int = 1,
     ) -> None:
         device = _device(options.device)
         layout = replace(layout, device=device)
@@ -91,46 +92,103 @@ class Simulation:
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
         self.memory = ClientMemory(lengths, layout.dtype, options.memory_mb * 1e6)
-        self._staged: list[tuple[np.ndarray, Vectors]] = []
+        self.timings: Counter[str] = Counter()
+        """Seconds of all processes together, by what they were spent on."""
+        self._arena = Arena(layout.dtype)
+        self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
         self._scorer: Scorer | None = None
-        self._pool: Any = None
-        if options.workers > 1:
-            from joblib.externals.loky import ProcessPoolExecutor
+        self._workers: Workers | None = None
+        self._n_workers, compile = self._decide(clients_per_round, rounds)
+        self._setup = replace(self._setup, compile=compile)
 
-            self._pool = ProcessPoolExecutor(
-                options.workers, initializer=_start_worker, initargs=(self._setup,)
-            )
+    def _decide(self, clients_per_round: int, rounds: int) -> tuple[int, bool]:
+        """How many processes, and whether to compile: what is set, or what is worth its start."""
+        workers, compile = self._options.workers, self._options.compile
+        if workers > 1 and not can_fork():
+            raise UserError("engine.workers: this system cannot fork processes; use 1.")
+        if workers and compile != "auto":
+            return workers, compile
+        operations = operations_per_round(self._setup, clients_per_round)
+        on_cpu = self._setup.layout.device == "cpu"
+        if not workers:
+            many = on_cpu and can_fork() and operations > WORTH_WORKERS
+            workers = len(os.sched_getaffinity(0)) if many else 1
+        if compile == "auto":
+            compile = operations * rounds > WORTH_COMPILING and (not on_cpu or can_compile())
+        return workers, compile
 
     def ask(
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
     ) -> list[Answer]:
         self.memory.enter(self._setup.algorithm.era(number))
+        arena, widths = self._arena, wire_up(phase, self._setup.layout)
+        arena.clear()
+        n = len(clients)
+        work = PhaseWork(
+            phase.name,
+            number,
+            arena.put(received),
+            arena.put(self.memory.read(clients)),
+            {name: arena.place(n, width) for name, width in widths.items()},
+        )
         stacks = list(self._stacks(clients))
-        tasks = [(phase.name, number, stack, received, self.memory.read(stack)) for stack in stacks]
-        if self._pool is not None:
-            results = [future.result() for future in [self._pool.submit(_work, *t) for t in tasks]]
-        else:
-            with one_thread():
-                results = [run_stack(self._setup, *task) for task in tasks]
-        self._staged = [(stack, memory) for stack, (_, memory) in zip(stacks, results, strict=True)]
-        return [Answer(stack, reply) for stack, (reply, _) in zip(stacks, results, strict=True)]
+        tasks: list[Task] = [(work_on_phase, (work, clients[rows], rows)) for rows in stacks]
+        outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
+        arrived = np.ones(n, dtype=bool)
+        norms = {name: np.zeros(n) for name in widths}
+        moved = np.zeros(n)
+        odd = []
+        for rows, outcome in zip(stacks, outcomes, strict=True):
+            self.timings.update(outcome.seconds)
+            if outcome.misshapen is not None:
+                arrived[rows] = False
+                odd.append(Answer(clients[rows], outcome.misshapen))
+                continue
+            moved[rows] = outcome.moved
+            for name in widths:
+                norms[name][rows] = outcome.norms[name]
+        self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
+        vectors = {name: arena[place] for name, place in work.replies.items()}
+        whole = Answer(clients, vectors, norms, moved)
+        return [*([whole.of(arrived)] if arrived.any() else []), *odd]
+
+    def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:
+        """Every task's result, by the worker processes or by this one."""
+        if self._n_workers > 1 and len(tasks) > 1:
+            if self._workers is None:
+                self._workers = Workers(self._n_workers, self._setup, self._arena)
+            return self._workers.run(tasks, costs)
+        with one_thread():
+            return [task(self._setup, self._arena, *rest) for task, rest in tasks]
 
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
-        """Cut into stacks of equal batch size, in client order."""
+        """Places among the clients, cut into stacks of equal batch size, in client order.
+
+        At least two where there are two clients, all of about the same size.
+        """
         sizes = np.array([self._setup.batch_rows(int(client)) for client in clients])
         for size in np.unique(sizes):
-            group = clients[sizes == size]
-            for start in range(0, len(group), self._options.stack_size):
-                yield group[start : start + self._options.stack_size]
+            group = np.flatnonzero(sizes == size)
+            wanted = -(-len(group) // self._stack_size)
+            least = 1 if self._options.stack_size else min(2, len(group))
+            yield from np.array_split(group, max(wanted, least))
+
+    @property
+    def _stack_size(self) -> int:
+        point = self._setup.layout.d * self._setup.layout.dtype.itemsize
+        return self._options.stack_size or min(LARGEST_STACK, max(1, CACHED // max(point, 1)))
+
+    def _rows_of(self, clients: np.ndarray) -> float:
+        offsets = self._setup.data.train.offsets
+        return float((offsets[clients + 1] - offsets[clients]).sum())
 
     def commit(self, clients: np.ndarray) -> None:
-        for stack, memory in self._staged:
-            used = np.isin(stack, clients)
-            if used.any():
-                rows = torch.from_numpy(used)
-                chosen = {name: vector[rows] for name, vector in memory.items()}
-                self.memory.write(stack[used], chosen)
-        self._staged = []
+        asked, memory = self._staged
+        used = np.isin(asked, clients)
+        if memory and used.any():
+            rows = torch.from_numpy(used)
+            self.memory.write(asked[used], {name: stack[rows] for name, stack in memory.items()})
+        self._staged = (np.zeros(0, np.int64), {})
 
     def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
         data, names = self._setup.data, self._setup.data.names
@@ -138,53 +196,38 @@ class Simulation:
         few = np.count_nonzero(rows.counts) <= LOSS_SITES
         every = len(names) <= LOSS_SITES
         listed = list(range(len(names))) if every else np.flatnonzero(rows.counts).tolist()
-        with one_thread(), torch.no_grad():
-            outputs = self._predict(z, carried, rows.indices)
-            losses = [self._loss(z, carried, rows[site]) if few else math.nan for site in listed]
+        outputs = self._predict(z, carried, rows.indices)
+        losses = self._losses(z, carried, [rows[site] for site in listed]) if few else None
         labels = data.labels.cpu().numpy()[rows.indices]
         findings = data.classes if data.task == "multilabel" else ()
         report = partial(evaluate_site, binned=self._binned, findings=findings)
         sites = []
-        for site, loss in zip(listed, losses, strict=True):
+        for j, site in enumerate(listed):
             own = slice(rows.offsets[site], rows.offsets[site + 1])
             scores = None if outputs is None else outputs[own]
+            loss = math.nan if losses is None else losses[j]
             sites.append(report(names[site], scores, labels[own], loss))
         return sites
 
     def _predict(self, z: Tensor, carried: Tensor, rows: np.ndarray) -> np.ndarray | None:
-        """The model's outputs for these rows, as doubles."""
-        device = self._setup.layout.device
-        x, _ = self._setup.layout.unflatten(z.to(device), carried.to(device))
-        parts = []
-        for start in range(0, max(len(rows), 1), FULL_BATCH):
-            index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device)
-            inputs = self._setup.data.take(index, self._setup.layout.dtype)
-            outputs = self._setup.problem.predict(x, inputs)
-            if outputs is None:
-                return None
-            parts.append(outputs.double().cpu().numpy())
-        return np.concatenate(parts)
+        """The model's outputs for these rows."""
+        point = self._point(z, carried)
+        blocks = [rows[start : start + FULL_BATCH] for start in range(0, len(rows), FULL_BATCH)]
+        tasks: list[Task] = [(predict_rows, (*point, block)) for block in blocks or [rows]]
+        outputs = self._run(tasks)
+        return None if outputs[0] is None else np.concatenate(outputs)
 
-    def _loss(self, z: Tensor, carried: Tensor, rows: np.ndarray) -> float:
-        """The loss of one client's rows, in passes of bounded size."""
-        setup = self._setup
-        oracle = Oracle(setup.problem, setup.layout, "loop")
-        device = setup.layout.device
-        total = 0.0
-        for batch in self._passes(rows):
-            alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
-            loss = oracle.loss(z.to(device).unsqueeze(0), carried.to(device).unsqueeze(0), alone)
-            total += float(loss) * len(batch.labels)
-        return total / len(rows) if len(rows) else float("nan")
+    def _losses(self, z: Tensor, carried: Tensor, sites: Sequence[np.ndarray]) -> list[float]:
+        """The mean loss of every site's rows."""
+        point = self._point(z, carried)
+        tasks: list[Task] = [(loss_of_rows, (*point, rows)) for rows in sites]
+        return self._run(tasks, [float(len(rows)) for rows in sites])
 
-    def _passes(self, rows: np.ndarray) -> Iterator[Batch]:
-        """These rows in batches of bounded size."""
-        setup, device = self._setup, self._setup.layout.device
-        for start in range(0, len(rows), FULL_BATCH):
-            index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(device)
-            inputs = setup.data.take(index, setup.layout.dtype)
-            noise = setup.noise(len(index), "evaluation", int(rows[start]))
-            yield Batch(inputs, setup.data.labels[index], noise)
+    def _point(self, z: Tensor, carried: Tensor) -> Any:
+        """Where all processes find a point and what it carries."""
+        self._arena.clear()
+        places = self._arena.put({"z": z, "carried": carried})
+        return places["z"], places["carried"]
 
     def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:
         setup, device = self._setup, self._setup.layout.device
@@ -193,7 +236,7 @@ class Simulation:
         rows: Rows = getattr(setup.data, split)
 
         def total(function: Callable[[Batch], Tensor]) -> Tensor:
-            parts = (function(batch) for batch in self._passes(rows.indices))
+            parts = (function(batch) for batch in passes(setup, rows.indices))
             return reduce(torch.add, parts)
 
         x, y = setup.layout.unflatten(z.to(device), carried.to(device).clone())
@@ -218,9 +261,8 @@ class Simulation:
         if len(able) > OBJECTIVE_CLIENTS:
             random = generator(self._setup.seed, "objective")
             able = np.sort(random.choice(able, OBJECTIVE_CLIENTS, replace=False))
-        with one_thread():
-            own = [self._setup.data.train[int(client)] for client in able]
-            losses = [self._loss(z, carried, rows[:: -(-len(rows) // FULL_BATCH)]) for rows in own]
+        own = [self._setup.data.train[int(client)] for client in able]
+        losses = self._losses(z, carried, [rows[:: -(-len(rows) // FULL_BATCH)] for rows in own])
         finite = [loss for loss in losses if np.isfinite(loss)]  # one broken client is not the run
         return float(np.mean(finite)) if finite else float("nan")
 
@@ -231,6 +273,6 @@ class Simulation:
         self.memory.load(vectors)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, kill_workers=True)
-            self._pool = None
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None

@@ -16,6 +16,22 @@ class Answer:
 
     clients: np.ndarray
     vectors: Vectors
+    norms: Mapping[str, np.ndarray] | None = None
+    """Each vector's Euclidean norms, where an engine of our own has taken them already."""
+    moved: np.ndarray | None = None
+    """How far each reply is from what the server holds, likewise."""
+
+    def of(self, kept: np.ndarray) -> "Answer":
+        """The answer of some of its clients."""
+        if kept.all():
+            return self
+        rows = torch.from_numpy(kept)
+        return Answer(
+            self.clients[kept],
+            {name: vector[rows] for name, vector in self.vectors.items()},
+            None if self.norms is None else {k: norms[kept] for k, norms in self.norms.items()},
+            None if self.moved is None else self.moved[kept],
+        )
 
 
 class Refusal(NamedTuple):
@@ -38,7 +54,7 @@ def screen(
             continue
         keep = np.ones(len(answer.clients), dtype=bool)
         for name in declared:
-            norms = torch.linalg.vector_norm(answer.vectors[name].double(), dim=1).cpu().numpy()
+            norms = _norms(answer, name)
             for row in np.flatnonzero(keep & ~np.isfinite(norms)):
                 keep[row] = False
                 refused.append(Refusal(int(answer.clients[row]), f"'{name}' is not finite"))
@@ -47,18 +63,26 @@ def screen(
                     keep[row] = False
                     reason = f"'{name}' has norm {norms[row]:.3g}, above {max_norm:g}"
                     refused.append(Refusal(int(answer.clients[row]), reason))
-        kept = torch.from_numpy(keep)
-        vectors = {name: answer.vectors[name][kept] for name in declared}
-        good.append(Answer(answer.clients[keep], vectors))
+        good.append(answer.of(keep))
     clients = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in good)])
     order = np.argsort(clients, kind="stable")
     if not good:
         return clients, {}, refused
+    if len(good) == 1 and bool((np.diff(clients) > 0).all()):  # as it should be: nothing is copied
+        return clients, {name: good[0].vectors[name] for name in declared}, refused
     by_client = torch.from_numpy(order)
     stacked = {
         name: torch.cat([answer.vectors[name] for answer in good])[by_client] for name in declared
     }
     return clients[order], stacked, refused
+
+
+def _norms(answer: Answer, name: str) -> np.ndarray:
+    if answer.norms is not None:
+        return answer.norms[name]
+    vectors = answer.vectors[name]
+    norms: torch.Tensor = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+    return norms.cpu().numpy()
 
 
 def _misshapen(answer: Answer, declared: Mapping[str, int]) -> str | None:

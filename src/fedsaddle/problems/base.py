@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedsaddle.layout import Layout, Named, Projection
 from fedsaddle.metrics.generative import Scorer
+from fedsaddle.problems.dropout import drops
 
 Kind = Literal["auc", "minimax", "risk", "agnostic", "compositional", "ratio"]
 """auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual;
@@ -29,16 +30,20 @@ map (`Compositional`); ratio: risk with class weights that follow the model."""
 
 
 class Batch(NamedTuple):
-    """Rows of one client: `inputs (b, ...)`, `labels (b,)`, and noise where a loss needs it."""
+    """Rows of one client: `inputs (b, ...)`, `labels (b,)`, and noise where a loss needs it.
+
+    `key` is a number that the network's dropout follows from, where it has any.
+    """
 
     inputs: Tensor
     labels: Tensor
     noise: Tensor | None = None
+    key: Tensor | None = None
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors there are, in order."""
-        return tuple(part for part in self if part is not None)
+        """The rows' tensors that there are, in order."""
+        return tuple(part for part in self[:3] if part is not None)
 
 
 Total = Callable[[Callable[[Batch], Tensor]], Tensor]
@@ -56,6 +61,8 @@ class DataFacts(Protocol):
     def task(self) -> str: ...
     @property
     def input_shape(self) -> tuple[int, ...]: ...
+    @property
+    def input_range(self) -> tuple[float, float] | None: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
     @property
@@ -132,6 +139,11 @@ class Problem(BaseModel):
         return None
 
     @property
+    def drops(self) -> bool:
+        """Whether the loss has dropout, which a batch's key then decides."""
+        return False
+
+    @property
     def extra(self) -> Mapping[str, bool]:
         """Names of metrics of its own, and whether larger is better."""
         return {}
@@ -182,6 +194,10 @@ class NetworkProblem(Problem):
 
     def carried(self) -> Named:
         return {name: value.detach().clone() for name, value in self.model.named_buffers()}
+
+    @property
+    def drops(self) -> bool:
+        return drops(self.model)
 
     def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
         """The network's outputs with the parameters and buffers found in `x`."""

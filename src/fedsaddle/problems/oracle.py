@@ -5,6 +5,8 @@ Descent on x and ascent on y are then the single step `z − η·G`. The sign is
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -12,103 +14,194 @@ from torch import Tensor
 
 from fedsaddle.layout import Layout, Named
 from fedsaddle.problems.base import Batch, Compositional, Problem
+from fedsaddle.problems.compiled import Program, compiled
+from fedsaddle.problems.dropout import KeyedDropout
+from fedsaddle.problems.stack import stacked
 
-Mode = Literal["stack", "loop"]
+Mode = Literal["stack", "vmap", "loop"]
 
 
 class Oracle:
     """Losses and saddle gradients of C clients, each at its own point on its own batch.
 
-    `z` is `(C, d)`, `carried` is `(C, n)`, a batch's tensors are `(C, b, ...)`. In "stack" mode the
-    forward pass runs under `torch.vmap`; a problem that cannot be vectorised falls back to "loop",
-    one client after another, with the same results up to rounding, and says so once.
+    `z` is `(C, d)`, `carried` is `(C, n)`, a batch's tensors are `(C, b, ...)`. In "stack" mode all
+    clients run as one grouped network (`Stack`). What cannot be run so falls back to "vmap",
+    `torch.vmap` over clients, and then to "loop", one client after another, with the same results
+    up to rounding, and says so once. With `compile`, every function is compiled for the shapes it
+    is called with.
     """
 
-    def __init__(self, problem: Problem, layout: Layout, mode: Mode = "stack") -> None:
+    def __init__(
+        self, problem: Problem, layout: Layout, mode: Mode = "stack", compile: bool = False
+    ) -> None:
         self.problem, self.layout = problem, layout
         self.mode: Mode = mode
+        self.compile = compile
+        self.drops = problem.drops
+        self._programs: dict[Any, Program] = {}
+
+    def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
+        losses, gradient, after = self._run(self._gradient, batch, z, carried)
+        return losses, gradient, after
+
+    def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """Losses `(C,)` alone."""
+        (losses,) = self._run(self._losses, batch, z, carried)
+        return losses
+
+    def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """The problem's statistics `(C, k)`."""
+        (sums,) = self._run(self._statistics, batch, z, carried)
+        return sums
+
+    def inner(self, x: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`g(x) = x − ρ ∇L(x)`, `(C, dx)`, L the inner loss; and the carried values after it."""
+        value, after = self._run(self._inner, batch, x, carried)
+        return value, after
+
+    def inner_pullback(self, x: Tensor, v: Tensor, carried: Tensor, batch: Batch) -> Tensor:
+        """`∇g(x)ᵀ v = v − ρ ∇²L(x) v`, `(C, dx)`: an exact product, no Hessian is formed."""
+        (product,) = self._run(self._inner_pullback, batch, x, v, carried)
+        return product
+
+    # What follows takes and gives plain tensors, (C, ...) each: the batch's key, its parts, points.
+
+    def _gradient(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
+        z = z.detach().requires_grad_()
+        losses, after = self._stacked(self._loss_of_one, z, carried, key, *parts)
+        (gradient,) = torch.autograd.grad(losses.sum(), z)
+        gradient[:, self.layout.dx :].neg_()
+        return losses.detach(), gradient, after.detach()
+
+    def _losses(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
+        with torch.no_grad():
+            losses, _ = self._stacked(self._loss_of_one, z, carried, key, *parts)
+        return (losses,)
+
+    def _statistics(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
+        # by vmap even in a stack: a problem may differentiate here, with torch.func
+        run = _looped if self.mode == "loop" or len(z) == 1 else _vmapped
+        with torch.no_grad():
+            return (run(self._statistics_of_one, z, carried, *parts),)
+
+    def _inner(self, key: Tensor, parts: list[Tensor], x: Tensor, carried: Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        losses, after = self._stacked(self._inner_loss_of_one, x, carried, key, *parts)
+        (gradient,) = torch.autograd.grad(losses.sum(), x)
+        return x.detach() - self._inner_step * gradient, after.detach()
+
+    def _inner_pullback(
+        self, key: Tensor, parts: list[Tensor], x: Tensor, v: Tensor, carried: Tensor
+    ) -> Any:
+        x = x.detach().requires_grad_()
+        losses, _ = self._stacked(self._inner_loss_of_one, x, carried, key, *parts)
+        (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+        (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
+        return (v - self._inner_step * product,)
+
+    @property
+    def _inner_step(self) -> float:
+        return cast(Compositional, self.problem).inner_step
+
+    # And these are about one client.
+
+    def _loss_of_one(
+        self, z: Tensor, carried: Tensor, key: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x, y = self._named(z, carried)
+        with KeyedDropout(key) if self.drops else nullcontext():
+            loss = self.problem.loss(x, y, Batch(*parts))
+        return loss, self.layout.flatten_carried(x)
+
+    def _inner_loss_of_one(
+        self, x: Tensor, carried: Tensor, key: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        z = torch.cat([x, x.new_zeros(self.layout.dy)])  # the inner loss knows no dual variables
+        named, _ = self._named(z, carried)
+        with KeyedDropout(key) if self.drops else nullcontext():
+            loss = cast(Compositional, self.problem).inner_loss(named, Batch(*parts))
+        return loss, self.layout.flatten_carried(named)
+
+    def _statistics_of_one(self, z: Tensor, carried: Tensor, *parts: Tensor) -> Tensor:
+        x, _ = self.layout.unflatten(z, carried)
+        return self.problem.statistics(x, Batch(*parts))
 
     def _named(self, z: Tensor, carried: Tensor) -> tuple[Named, Named]:
         """One point's named tensors, the carried ones cloned: training updates them in place.
 
-        Each has memory of its own, for vmap's BatchNorm would update a copy of a strided view.
+        Each has memory of its own, for BatchNorm would update a copy of a strided view.
         """
         x, y = self.layout.unflatten(z, carried)
         own = {name: x[name].clone() for name in self.layout.carried}
         return x | own, y
 
-    def _loss(self, z: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = self._named(z, carried)
-        loss = self.problem.loss(x, y, Batch(*batch))
-        return loss, self.layout.flatten_carried(x)
+    # How a function of one client is run for all of them.
 
-    def _inner_loss(self, x: Tensor, carried: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        z = torch.cat([x, x.new_zeros(self.layout.dy)])  # the inner loss knows no dual variables
-        named, _ = self._named(z, carried)
-        loss = cast(Compositional, self.problem).inner_loss(named, Batch(*batch))
-        return loss, self.layout.flatten_carried(named)
-
-    def _statistics(self, z: Tensor, carried: Tensor, *batch: Tensor) -> Tensor:
-        x, _ = self.layout.unflatten(z, carried)
-        return self.problem.statistics(x, Batch(*batch))
+    def _run(self, function: Callable[..., Any], batch: Batch, *points: Tensor) -> Any:
+        key = batch.key
+        if key is None:
+            key = torch.zeros(len(points[0]), dtype=torch.int64, device=points[0].device)
+        if not self.compile or self.mode == "loop":
+            return function(key, list(batch.parts), *points)
+        tensors = [tensor.detach().contiguous() for tensor in (key, *batch.parts, *points)]
+        shapes = (function.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        if shapes not in self._programs:
+            flat = partial(_unpacked, function, len(batch.parts))
+            try:
+                self._programs[shapes] = compiled(flat, tensors)
+            except Exception as error:
+                warnings.warn(
+                    f"{type(self.problem).__name__} cannot be compiled and runs as it is "
+                    f"({_first_line(error)})",
+                    stacklevel=2,
+                )
+                self.compile = False
+                return function(key, list(batch.parts), *points)
+        return self._programs[shapes](*tensors)
 
     def _stacked(self, function: Callable[..., Any], *stacks: Tensor) -> Any:
         """`function` for every client of the stack."""
-        if self.mode == "stack" and stacks[0].shape[0] > 1:
+        if len(stacks[0]) == 1 and not self.compile:
+            return _looped(function, *stacks)
+        wanted, reason = self.mode, ""
+        while True:
             try:
-                return torch.vmap(function, randomness="different")(*stacks)
-            except RuntimeError as error:
-                looped = self._looped(function, *stacks)  # a real mistake raises here, by itself
-                warnings.warn(
-                    f"{type(self.problem).__name__} cannot be vectorised over clients, "
-                    f"running them one by one ({str(error).splitlines()[0]})",
-                    stacklevel=2,
-                )
-                self.mode = "loop"
-                return looped
-        return self._looped(function, *stacks)
+                results = _WAYS[self.mode](function, *stacks)
+                break
+            except Exception as error:
+                if self.mode == "loop":  # a real mistake
+                    self.mode = wanted
+                    raise
+                self.mode, reason = _SIMPLER[self.mode], _first_line(error)
+        if self.mode != wanted:
+            name = type(self.problem).__name__
+            how = {
+                "vmap": "run as one grouped network, torch.vmap takes over",
+                "loop": "vectorised over clients, running them one by one",
+            }[self.mode]
+            warnings.warn(f"{name} cannot be {how} ({reason})", stacklevel=2)
+        return results
 
-    @staticmethod
-    def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:
-        results = [function(*row) for row in zip(*stacks, strict=True)]
-        if isinstance(results[0], tuple):
-            return tuple(torch.stack(column) for column in zip(*results, strict=True))
-        return torch.stack(results)
 
-    def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
-        z = z.detach().requires_grad_()
-        losses, carried = self._stacked(self._loss, z, carried, *batch.parts)
-        (gradient,) = torch.autograd.grad(losses.sum(), z)
-        gradient[:, self.layout.dx :].neg_()
-        return losses.detach(), gradient, carried.detach()
+def _unpacked(function: Callable[..., Any], n_parts: int, key: Tensor, *tensors: Tensor) -> Any:
+    return function(key, list(tensors[:n_parts]), *tensors[n_parts:])
 
-    def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
-        """Losses `(C,)` alone."""
-        with torch.no_grad():
-            losses, _ = self._stacked(self._loss, z, carried, *batch.parts)
-        return torch.as_tensor(losses)
 
-    def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
-        """The problem's statistics `(C, k)`."""
-        with torch.no_grad():
-            return torch.as_tensor(self._stacked(self._statistics, z, carried, *batch.parts))
+def _vmapped(function: Callable[..., Any], *stacks: Tensor) -> Any:
+    return torch.vmap(function, randomness="different")(*stacks)
 
-    def inner(self, x: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`g(x) = x − ρ ∇L(x)`, `(C, dx)`, L the inner loss; and the carried values after it."""
-        x = x.detach().requires_grad_()
-        losses, carried = self._stacked(self._inner_loss, x, carried, *batch.parts)
-        (gradient,) = torch.autograd.grad(losses.sum(), x)
-        return x.detach() - self._inner_step * gradient, carried.detach()
 
-    def inner_pullback(self, x: Tensor, v: Tensor, carried: Tensor, batch: Batch) -> Tensor:
-        """`∇g(x)ᵀ v = v − ρ ∇²L(x) v`, `(C, dx)`: an exact product, no Hessian is formed."""
-        x = x.detach().requires_grad_()
-        losses, _ = self._stacked(self._inner_loss, x, carried, *batch.parts)
-        (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
-        (product,) = torch.autograd.grad(gradient, x, grad_outputs=v)
-        return v - self._inner_step * product
+def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:
+    results = [function(*row) for row in zip(*stacks, strict=True)]
+    if isinstance(results[0], tuple):
+        return tuple(torch.stack(column) for column in zip(*results, strict=True))
+    return torch.stack(results)
 
-    @property
-    def _inner_step(self) -> float:
-        return cast(Compositional, self.problem).inner_step
+
+_WAYS: dict[Mode, Callable[..., Any]] = {"stack": stacked, "vmap": _vmapped, "loop": _looped}
+_SIMPLER: dict[Mode, Mode] = {"stack": "vmap", "vmap": "loop"}
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,119 @@
+"""What a process of a simulation is asked to do; vectors come and go through the arena."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsaddle.algorithms.base import Vectors
+from fedsaddle.engines.arena import Arena, Place
+from fedsaddle.engines.clients import FULL_BATCH, Setup, run_stack
+from fedsaddle.problems import Batch
+from fedsaddle.problems.oracle import Oracle
+
+Places = dict[str, Place]
+
+
+@dataclass(frozen=True)
+class PhaseWork:
+    """A phase of a round: what the clients receive and where their matrices lie."""
+
+    phase: str
+    number: int
+    received: Places
+    memory: Places
+    """One row per client: what it remembers, then what it will, once its reply is used."""
+    replies: Places
+    """One row per client."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is said of a stack's replies; they themselves lie in the arena."""
+
+    norms: dict[str, np.ndarray]
+    moved: np.ndarray
+    """How far each reply is from what the server holds, or how long it is."""
+    seconds: Counter[str]
+    misshapen: Vectors | None = None
+    """The replies, where they are not what the phase declares."""
+
+
+def work_on_phase(
+    setup: Setup, arena: Arena, work: PhaseWork, clients: np.ndarray, rows: np.ndarray
+) -> Outcome:
+    """The replies and new memory of one stack, whose clients have these rows of the matrices."""
+    setup.seconds.clear()
+    with setup.timed("stack"):
+        received = {name: arena[place][0] for name, place in work.received.items()}
+        index = torch.from_numpy(rows)
+        memory = {name: arena[place][index] for name, place in work.memory.items()}
+        with setup.timed("client"):
+            reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
+        for name, vector in memory.items():
+            arena[work.memory[name]][index] = vector
+        declared = {name: (len(rows), place.columns) for name, place in work.replies.items()}
+        if {name: tuple(v.shape) for name, v in reply.items()} != declared:
+            return Outcome({}, np.zeros(0), Counter(setup.seconds), reply)
+        for name, vector in reply.items():
+            arena[work.replies[name]][index] = vector
+        norms = {name: _lengths(vector) for name, vector in reply.items()}
+        moved = _moved(reply, received)
+    spent = setup.seconds
+    seconds = {
+        "gather": spent["gather"],
+        "arithmetic": spent["client"] - spent["gather"],
+        "transport": spent["stack"] - spent["client"],
+    }
+    return Outcome(norms, moved, Counter(seconds))
+
+
+def _lengths(matrix: Tensor) -> np.ndarray:
+    """Euclidean norms of the rows; not finite where anything in a row is not."""
+    lengths: Tensor = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
+    return lengths.numpy()
+
+
+def _moved(reply: Vectors, received: Vectors) -> np.ndarray:
+    name = "z" if "z" in reply else next(iter(reply))
+    if name not in received:
+        return _lengths(reply[name])
+    moved = _lengths(reply[name] - received[name])
+    if np.isfinite(moved).all():
+        return moved
+    return _lengths(reply[name].double() - received[name].double())  # where floats overflow
+
+
+def predict_rows(
+    setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray
+) -> np.ndarray | None:
+    """The model's outputs for these rows, as doubles; None where it predicts nothing."""
+    device = setup.layout.device
+    x, _ = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device))
+    index = torch.from_numpy(rows).to(device)
+    with torch.no_grad():
+        outputs = setup.problem.predict(x, setup.data.take(index, setup.layout.dtype))
+    return None if outputs is None else outputs.double().cpu().numpy()
+
+
+def loss_of_rows(setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray) -> float:
+    """The mean loss of these rows, in passes of bounded size."""
+    oracle = Oracle(setup.problem, setup.layout, "loop")
+    device, total = setup.layout.device, 0.0
+    for batch in passes(setup, rows):
+        alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
+        loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
+        total += float(loss) * len(batch.labels)
+    return total / len(rows) if len(rows) else float("nan")
+
+
+def passes(setup: Setup, rows: np.ndarray) -> Iterator[Batch]:
+    """These rows in batches of bounded size."""
+    for start in range(0, len(rows), FULL_BATCH):
+        index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(setup.layout.device)
+        inputs = setup.data.take(index, setup.layout.dtype)
+        noise = setup.noise(len(index), "evaluation", int(rows[start]))
+        yield Batch(inputs, setup.data.labels[index], noise)

@@ -1,0 +1,119 @@
+"""Processes that share a run's work, one thread each.
+
+They are forked: data, network and method are simply there, and a user's own classes need not be
+importable. Tasks go to whoever is free, largest first; results come back in the tasks' order.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from fedsaddle.errors import UserError
+
+Task = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function of the shared things and of these arguments."""
+
+
+def can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+class Workers:
+    """`number` processes; `shared` are the first arguments of every task, as they are now."""
+
+    def __init__(self, number: int, *shared: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self._lines: list[Connection] = []
+        self._processes = []
+        for _ in range(number):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, shared), daemon=True)
+            process.start()
+            there.close()
+            self._lines.append(here)
+            self._processes.append(process)
+
+    def run(self, tasks: Sequence[Task], costs: Sequence[float] | None = None) -> list[Any]:
+        """Every task's result; the first error of a task is raised when all are done."""
+        order = list(range(len(tasks)))
+        if costs is not None:
+            order.sort(key=lambda j: -costs[j])
+        waiting = iter(order)
+        busy: dict[Any, int] = {}
+        results: list[Any] = [None] * len(tasks)
+        error: BaseException | None = None
+        for line in self._lines:
+            self._next(line, waiting, tasks, busy)
+        while busy:
+            for line in wait(list(busy)):
+                assert isinstance(line, Connection)
+                j = busy.pop(line)
+                try:
+                    good, result = line.recv()
+                except (EOFError, ConnectionError):
+                    raise UserError(self._obituary(line)) from None
+                if good:
+                    results[j] = result
+                else:
+                    error = error or result
+                self._next(line, waiting, tasks, busy)
+        if error is not None:
+            raise error
+        return results
+
+    @staticmethod
+    def _next(line: Connection, waiting: Any, tasks: Sequence[Task], busy: dict[Any, int]) -> None:
+        j = next(waiting, None)
+        if j is not None:
+            line.send(tasks[j])
+            busy[line] = j
+
+    def _obituary(self, line: Connection) -> str:
+        process = self._processes[self._lines.index(line)]
+        process.join(5)
+        code = process.exitcode
+        how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"({code})"
+        return (
+            f"engine.workers: a worker process was ended {how}, perhaps for want of memory; "
+            "fewer engine.workers need less."
+        )
+
+    def close(self) -> None:
+        for line in self._lines:
+            with suppress(OSError):
+                line.send(None)
+            line.close()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.terminate()
+
+
+def _serve(line: Connection, shared: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when it stops
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    while True:
+        try:
+            task = line.recv()
+        except (EOFError, ConnectionError):  # the run was killed
+            os._exit(1)
+        if task is None:
+            return
+        function, arguments = task
+        try:
+            answer = (True, function(*shared, *arguments))
+        except Exception as error:
+            answer = (False, error)
+        try:
+            line.send(answer)
+        except (BrokenPipeError, ConnectionError):
+            os._exit(1)
+        except Exception:  # an error that cannot be sent as it is
+            line.send((False, RuntimeError(repr(answer[1]))))

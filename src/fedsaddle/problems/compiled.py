@@ -1,0 +1,59 @@
+"""Functions of tensors compiled by TorchInductor, for the shapes they are called with.
+
+Tracing runs the function once and records what reaches the tensors, so gradients, `torch.vmap` and
+`Stack` leave no trace in the program. Compiled code is kept on disk: the next run starts at once.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsaddle.problems.stack import for_compiler
+
+Program = Callable[..., Any]
+
+
+def can_compile() -> bool:
+    """Whether there is a C++ compiler, which TorchInductor needs on a CPU."""
+    wanted = os.environ.get("CXX", "g++")
+    return any(shutil.which(name) for name in (wanted, "g++", "clang++"))
+
+
+def compiled(function: Callable[..., Any], examples: Sequence[Tensor]) -> Program:
+    """The function for tensors of just these shapes, contiguous ones."""
+    import torch._inductor
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with for_compiler():
+        graph = make_fx(function)(*examples)
+    folder = _cache()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    name = hashlib.sha256(f"{graph.graph}{torch.__version__}".encode()).hexdigest()[:16]
+    with _alone(folder / f"{name}.lock"), torch.no_grad():
+        program: Program = torch._inductor.compile(graph, list(examples))
+        program(*examples)  # compiling ends here, with the first call
+    return program
+
+
+def _cache() -> Path:
+    from fedsaddle.metrics.generative import cache_folder
+
+    folder = cache_folder().parent / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Of several processes in need of one program, the first makes it, the others wait for it."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,70 @@
+"""Dropout that depends on the client and its step, not on who is computed beside whom."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_BY_ELEMENT = (functional.dropout,)
+_BY_CHANNEL = (functional.dropout1d, functional.dropout2d, functional.dropout3d)
+
+
+def drops(network: nn.Module) -> bool:
+    """Whether a network has layers that need a key."""
+    return any(isinstance(module, _MODULES) and module.p > 0 for module in network.modules())
+
+
+def _mixed(number: Tensor) -> Tensor:
+    """A number whose bits all depend on all bits of the given one (the splitmix64 finaliser)."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        kept = (1 << (64 - shift)) - 1  # the sign must not be shifted in
+        high = torch.bitwise_and(torch.bitwise_right_shift(number, shift), kept)
+        number = torch.bitwise_xor(number, high) * factor
+    return number
+
+
+def uniform(key: Tensor, layer: int, size: int) -> Tensor:
+    """`size` numbers on [0, 1) that follow from a key and a layer's number.
+
+    >>> drawn = uniform(torch.tensor(7), 0, 1000)
+    >>> bool((drawn >= 0).all() and (drawn < 1).all()), round(float(drawn.mean()), 1)
+    (True, 0.5)
+    """
+    places = torch.arange(size, device=key.device) + (layer << 40)
+    bits = _mixed(places + _mixed(key))
+    return torch.bitwise_and(torch.bitwise_right_shift(bits, 40), (1 << 24) - 1) / (1 << 24)
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Within it, every dropout layer draws from the key: one number for each client and step."""
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self._key, self._layer = key, 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _BY_ELEMENT and func not in _BY_CHANNEL:
+            return func(*args, **kwargs)
+        return self._dropout(func in _BY_CHANNEL, *args, **kwargs)
+
+    def _dropout(
+        self,
+        by_channel: bool,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        self._layer += 1
+        shape = (*input.shape[:2], *[1] * (input.ndim - 2)) if by_channel else tuple(input.shape)
+        size = int(torch.Size(shape).numel())
+        kept = uniform(self._key, self._layer, size).reshape(shape) >= p
+        return input * kept.to(input.dtype) / (1 - p)

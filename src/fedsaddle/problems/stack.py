@@ -1,0 +1,490 @@
+"""A stack of clients as one tensor: code that is written for one client moves C of them at once.
+
+`Stack` looks like one client's tensor and holds all clients' values. Layers with weights run as ONE
+grouped network (`bmm`, grouped convolution in channels-last layout), for which `torch.vmap` has
+only slower rules; elementwise functions run on the whole; whatever is not listed here runs under
+`torch.vmap`. Gradients flow through the values held: `autograd` needs to know nothing of it.
+
+>>> def loss(w, rows):  # of one client
+...     return (rows @ w).square().mean()
+>>> stacked(loss, torch.ones(3, 2), torch.arange(12.0).reshape(3, 2, 2))
+tensor([ 13., 125., 365.])
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+_FACTS = frozenset(
+    "shape dtype device ndim layout requires_grad is_cuda is_cpu is_meta is_sparse is_nested "
+    "is_quantized is_mkldnn is_leaf dim size numel nelement __len__ is_floating_point is_complex "
+    "element_size ndimension is_same_size stride is_contiguous __hash__".split()
+)
+"""What the tensor of one client can be asked, without looking at its values."""
+_ELEMENTWISE = frozenset(
+    "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt square "
+    "pow sin cos tanh sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
+    "hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy eq ne lt le gt ge "
+    "logical_and logical_or logical_not isfinite isnan float double half long int bool to type_as "
+    "detach clone contiguous __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ "
+    "__rtruediv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ __le__ __gt__ "
+    "__ge__ bitwise_and bitwise_xor bitwise_right_shift".split()
+)
+"""Functions whose result at an element depends on that element alone."""
+
+_for_compiler: ContextVar[bool] = ContextVar("for_compiler", default=False)
+
+
+@contextmanager
+def for_compiler() -> Iterator[None]:
+    """Within it, layers take the form that a compiler can fuse best."""
+    token = _for_compiler.set(True)
+    try:
+        yield
+    finally:
+        _for_compiler.reset(token)
+
+
+class Stack(Tensor):
+    """C clients' tensors of one shape, seen as one of them.
+
+    The values are `(C, *shape)`, or, where the tensor is a batch of pictures `(b, c, h, w)`, they
+    may be held `merged`, `(b, C·c, h, w)`: the form that grouped convolutions want.
+    """
+
+    values: Tensor
+    merged: bool
+    clients: int
+
+    @staticmethod
+    def __new__(cls, values: Tensor, merged_clients: int = 0) -> "Stack":
+        clients = merged_clients or len(values)
+        shape = [*values.shape[1:]]
+        if merged_clients:
+            shape = [values.shape[0], values.shape[1] // clients, *values.shape[2:]]
+        seen: Stack = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, shape, dtype=values.dtype, device=values.device
+        )
+        seen.values, seen.merged, seen.clients = values, bool(merged_clients), clients
+        return seen
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Stack({self.clients} x {tuple(self.shape)})"
+
+    def apart(self) -> Tensor:
+        """The values as `(C, *shape)`."""
+        if not self.merged:
+            return self.values
+        return self.values.unflatten(1, (self.clients, -1)).transpose(0, 1)
+
+    def together(self) -> Tensor:
+        """Pictures as `(b, C·c, h, w)`, the channels innermost in memory."""
+        if self.merged:
+            return self.values
+        values = self.values.transpose(0, 1).flatten(1, 2)
+        return values.contiguous(memory_format=torch.channels_last)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if name in _FACTS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if name in _ELEMENTWISE:
+            return _elementwise(func, args, kwargs)
+        result = NotImplemented
+        if name in _RULES:
+            result = _RULES[name](func, *args, **kwargs)
+        return _by_vmap(func, name, args, kwargs) if result is NotImplemented else result
+
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{func} was called on a stack's shape, which holds no values")
+
+
+def stacked(function: Callable[..., Any], *stacks: Tensor) -> Any:
+    """What `function`, written for one client, gives for every client of the stacks `(C, ...)`."""
+    clients = len(stacks[0])
+    results = function(*(Stack(values) for values in stacks))
+    return pytree.tree_map_only(Tensor, lambda tensor: _values(tensor, clients), results)
+
+
+def _by_vmap(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Any function at all, by torch's own rules."""
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    places = [j for j, leaf in enumerate(leaves) if isinstance(leaf, Stack)]
+
+    def of_one_client(*values: Tensor) -> Any:
+        filled = list(leaves)
+        for j, value in zip(places, values, strict=True):
+            filled[j] = value
+        own_args, own_kwargs = pytree.tree_unflatten(filled, tree)
+        return func(*own_args, **own_kwargs)
+
+    values = [leaves[j].apart() for j in places]
+    results = torch.vmap(of_one_client, randomness="different")(*values)
+    in_place = name.endswith("_") and not name.endswith("__")
+    return args[0] if in_place else pytree.tree_map_only(Tensor, Stack, results)
+
+
+def _elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Stack:
+    """One call for all clients, shapes aligned as broadcasting wants it."""
+    tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+    stacks = [tensor for tensor in tensors if isinstance(tensor, Stack)]
+    ndim = max(tensor.ndim for tensor in tensors)
+
+    def aligned(stack: Stack) -> Tensor:
+        missing = ndim - stack.ndim
+        return stack.apart()[(slice(None), *[None] * missing)] if missing else stack.apart()
+
+    alike = len(stacks) == len(tensors) and all(s.shape == stacks[0].shape for s in stacks)
+    merged = alike and any(stack.merged for stack in stacks)
+    of: Callable[[Stack], Tensor] = Stack.together if merged else aligned
+    values = [of(arg) if isinstance(arg, Stack) else arg for arg in args]
+    named = {key: of(arg) if isinstance(arg, Stack) else arg for key, arg in kwargs.items()}
+    return Stack(func(*values, **named), stacks[0].clients if merged else 0)
+
+
+def _clients(*tensors: Any) -> int:
+    return next(tensor.clients for tensor in tensors if isinstance(tensor, Stack))
+
+
+def _values(tensor: Tensor, clients: int) -> Tensor:
+    """Values per client, also of a tensor that all clients share."""
+    return tensor.apart() if isinstance(tensor, Stack) else tensor.expand(clients, *tensor.shape)
+
+
+def _in_a_row(tensor: Tensor | None, clients: int) -> Tensor | None:
+    """What belongs to channels, all clients' after one another, as a grouped layer wants it."""
+    return None if tensor is None else _values(tensor, clients).flatten(0, 1)
+
+
+class _RowsTimesWeights(torch.autograd.Function):
+    """`rows @ weightsᵀ`, whose gradient comes out as the weights lie, not transposed."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weights: Tensor) -> Tensor:
+        return torch.bmm(rows, weights.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        rows, weights = ctx.saved_tensors
+        of_rows = torch.bmm(gradient, weights) if ctx.needs_input_grad[0] else None
+        return of_rows, torch.bmm(gradient.mT, rows) if ctx.needs_input_grad[1] else None
+
+
+def _linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if input.ndim < 2:
+        return NotImplemented
+    clients = _clients(input, weight, bias)
+    rows = _values(input, clients)
+    outputs = _RowsTimesWeights.apply(rows.flatten(1, -2), _values(weight, clients))
+    if bias is not None:
+        outputs = outputs + _values(bias, clients).unsqueeze(1)
+    return Stack(outputs.unflatten(1, rows.shape[1:-1]))
+
+
+def _convolution(
+    func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Every client's channels are groups of their own."""
+    if input.ndim != 4:
+        return NotImplemented
+    clients = _clients(input, weight, bias)
+    options = [*args]  # stride, padding, then dilation or padding of the output, groups
+    if len(options) > 3:
+        options[3] *= clients
+    else:
+        kwargs["groups"] = kwargs.get("groups", 1) * clients
+    pictures = input if isinstance(input, Stack) else Stack(_values(input, clients))
+    weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
+    return Stack(func(pictures.together(), weights, biases, *options, **kwargs), clients)
+
+
+def _larger(a: Tensor, b: Tensor) -> Tensor:
+    """The larger one, the first where both are alike; not-a-number wins, as in max-pooling."""
+    return torch.where((b > a) | (b != b), b, a)
+
+
+def _max_pool(
+    func: Any,
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    if input.ndim != 4 or not isinstance(input, Stack) or return_indices:
+        return NotImplemented
+    values = input.together()
+    by_two = kernel_size in (2, (2, 2)) and stride in (None, 2, (2, 2))
+    whole = padding in (0, (0, 0)) and dilation in (1, (1, 1))
+    even = values.shape[2] % 2 == 0 and values.shape[3] % 2 == 0
+    if _for_compiler.get() and by_two and whole and even:
+        values = _larger(values[..., 0::2], values[..., 1::2])  # fused with what is around it
+        values = _larger(values[..., 0::2, :], values[..., 1::2, :])
+    else:
+        values = func(values, kernel_size, stride, padding, dilation, ceil_mode)
+    return Stack(values, input.clients)
+
+
+def _picturewise(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A function of every channel by itself."""
+    if input.ndim != 4 or not isinstance(input, Stack):
+        return NotImplemented
+    return Stack(func(input.together(), *args, **kwargs), input.clients)
+
+
+def _batch_norm(
+    func: Any,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if input.ndim not in (2, 4) or not isinstance(input, Stack):
+        return NotImplemented
+    clients, pictures = input.clients, input.ndim == 4
+    values = input.together() if pictures else input.apart().transpose(0, 1).flatten(1, 2)
+    # views, for they are updated in place; a layout without such views raises, and vmap takes over
+    statistics = [
+        None if kept is None else _values(kept, clients).view(-1)
+        for kept in (running_mean, running_var)
+    ]
+    weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
+    outputs = func(values, *statistics, weights, biases, training, momentum, eps)
+    if pictures:
+        return Stack(outputs, clients)
+    return Stack(outputs.unflatten(1, (clients, -1)).transpose(0, 1))
+
+
+def _group_norm(
+    func: Any,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if input.ndim != 4 or not isinstance(input, Stack):
+        return NotImplemented
+    clients = input.clients
+    weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
+    outputs = func(input.together(), num_groups * clients, weights, biases, eps)
+    return Stack(outputs, clients)
+
+
+def _embedding(func: Any, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Any:
+    plain = all(option in (None, False, 2.0) for option in (*args, *kwargs.values()))
+    if not isinstance(weight, Stack) or not plain:
+        return NotImplemented
+    clients, rows = weight.clients, weight.shape[0]
+    tokens = _values(input, clients)
+    first = rows * torch.arange(clients, device=tokens.device)
+    tokens = tokens + first.view(-1, *[1] * (tokens.ndim - 1))
+    return Stack(func(tokens, weight.apart().flatten(0, 1)))
+
+
+def _gru(
+    func: Any,
+    input: Tensor,
+    hidden: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """`nn.GRU`, which `torch.vmap` cannot run, step by step."""
+    if bidirectional or not has_biases or (dropout and train) or len(weights) != 4 * num_layers:
+        return NotImplemented
+    outputs = input if batch_first else input.transpose(0, 1)
+    last = []
+    for layer in range(num_layers):
+        from_input, from_hidden, input_bias, hidden_bias = weights[4 * layer : 4 * layer + 4]
+        h = hidden[layer]
+        steps = []
+        for step in functional.linear(outputs, from_input, input_bias).unbind(1):
+            reset_in, update_in, new_in = step.chunk(3, dim=1)
+            gates = functional.linear(h, from_hidden, hidden_bias)
+            reset_h, update_h, new_h = gates.chunk(3, dim=1)
+            update = torch.sigmoid(update_in + update_h)
+            new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_h) * new_h)
+            h = new + update * (h - new)
+            steps.append(h)
+        outputs = torch.stack(steps, dim=1)
+        last.append(h)
+    return outputs if batch_first else outputs.transpose(0, 1), torch.stack(last)
+
+
+def _after(dim: int) -> int:
+    """The place of one client's axis in the values."""
+    return dim if dim < 0 else dim + 1
+
+
+def _reduced(func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, **other: Any) -> Any:
+    """A sum or a mean."""
+    assert isinstance(input, Stack)
+    if dim is None:
+        return Stack(func(input.apart().reshape(input.clients, -1), 1, **other))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not input.merged or not {d % 4 for d in dims} <= {2, 3}:
+        return Stack(func(input.apart(), tuple(map(_after, dims)), keepdim, **other))
+    reduced = func(input.values, dims, keepdim, **other)
+    if keepdim:
+        return Stack(reduced, input.clients)
+    return Stack(reduced.unflatten(1, (input.clients, -1)).transpose(0, 1))
+
+
+def _along(func: Any, input: Tensor, *dims: Any, **named: Any) -> Any:
+    """A function of axes: `flatten(1)`, `squeeze(-1)`, `transpose(0, 1)`, `softmax(dim=1)`."""
+    if not isinstance(input, Stack) or not dims and "dim" not in named:
+        return NotImplemented
+    shifted = {k: _after(v) if "dim" in k and isinstance(v, int) else v for k, v in named.items()}
+    numbers = [_after(dim) if isinstance(dim, int) else dim for dim in dims]
+    results = func(input.apart(), *numbers, **shifted)
+    return pytree.tree_map_only(Tensor, Stack, results)
+
+
+def _flatten(func: Any, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
+    return _along(func, input, start_dim, end_dim)
+
+
+def _unflatten(func: Any, input: Tensor, dim: int, sizes: Any) -> Any:
+    return Stack(_values(input, 0).unflatten(_after(dim), sizes))
+
+
+def _reshape(func: Any, input: Tensor, *shape: Any) -> Any:
+    assert isinstance(input, Stack)
+    if not all(isinstance(part, int) for part in shape):
+        (shape,) = shape
+        if not isinstance(shape, Sequence):  # view(dtype)
+            return NotImplemented
+    return Stack(input.apart().reshape(input.clients, *shape))
+
+
+def _chunk(func: Any, input: Tensor, size: Any, dim: int = 0) -> Any:
+    return pytree.tree_map_only(Tensor, Stack, func(_values(input, 0), size, _after(dim)))
+
+
+def _join(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    clients = _clients(*tensors)
+    return Stack(func([_values(tensor, clients) for tensor in tensors], _after(dim)))
+
+
+def _pad(func: Any, input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    if mode != "constant":
+        return NotImplemented
+    return Stack(func(_values(input, 0), pad, mode, value))
+
+
+def _item(func: Any, input: Tensor, index: Any) -> Any:
+    """Slices and numbers; what else can stand in brackets is left to `torch.vmap`."""
+    index = index if isinstance(index, tuple) else (index,)
+    basic = all(part is None or part is ... or isinstance(part, int | slice) for part in index)
+    if not basic or not isinstance(input, Stack):
+        return NotImplemented
+    everything = slice(None)
+    if input.merged and len(index) > 2 and index[:2] == (everything, everything):
+        if all(isinstance(part, slice) for part in index):
+            return Stack(input.values[index], input.clients)
+    return Stack(input.apart()[(everything, *index)])
+
+
+def _add_in_place(func: Any, input: Tensor, other: Any) -> Any:
+    """What counts batches; anything else is left to `torch.vmap`."""
+    if isinstance(other, Tensor):
+        return NotImplemented
+    assert isinstance(input, Stack)
+    func(input.values, other)
+    return input
+
+
+def _cross_entropy(
+    func: Any, input: Tensor, target: Tensor, *args: Any, reduction: str = "mean", **other: Any
+) -> Any:
+    """Also with logits for one output; per row, then reduced for every client."""
+    usual = {"weight": None, "pos_weight": None, "ignore_index": -100, "label_smoothing": 0.0}
+    settings = {"size_average": None, "reduce": None, **usual}
+    if args or any(settings.get(k, v) != v for k, v in other.items()) or reduction == "none":
+        return NotImplemented
+    clients = _clients(input, target)
+    values, targets = _values(input, clients), _values(target, clients)
+    if values.ndim != 3 - (func is functional.binary_cross_entropy_with_logits):
+        return NotImplemented
+    losses = func(values.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    losses = losses.view(clients, -1)
+    return Stack(losses.mean(1) if reduction == "mean" else losses.sum(1))
+
+
+def _layer_norm(
+    func: Any,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    outputs: Tensor = Stack(func(_values(input, 0), normalized_shape, None, None, eps))
+    outputs = outputs if weight is None else outputs * weight
+    return outputs if bias is None else outputs + bias
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "conv2d": _convolution,
+    "conv_transpose2d": _convolution,
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _picturewise,
+    "adaptive_avg_pool2d": _picturewise,
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "embedding": _embedding,
+    "gru": _gru,
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy_with_logits": _cross_entropy,
+    "sum": _reduced,
+    "mean": _reduced,
+    "flatten": _flatten,
+    "unflatten": _unflatten,
+    "reshape": _reshape,
+    "view": _reshape,
+    "unsqueeze": _along,
+    "squeeze": _along,
+    "transpose": _along,
+    "unbind": _along,
+    "chunk": _chunk,
+    "split": _chunk,
+    "softmax": _along,
+    "log_softmax": _along,
+    "cat": _join,
+    "stack": _join,
+    "pad": _pad,
+    "__getitem__": _item,
+    "add_": _add_in_place,
+}
