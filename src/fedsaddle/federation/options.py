@@ -1,5 +1,6 @@
 """The `[federation]` section."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,11 +21,17 @@ class FederationOptions(BaseModel):
         0.5, ge=0, le=1, description="below this share of good replies the phase is tried again"
     )
     retries: int = Field(3, ge=0, description="how often, before the run stops")
-    availability: Literal["always", "uniform-response", "dropout", "cyclic", "latency"] = Field(
-        "always",
-        description="who answers: all; ⌈p·selected⌉ with p uniform on [0.5, 1] (CDMA); "
-        "each client but for its dropout probability; all, but selected among those whose time "
-        "of day it is (cyclic); the fastest, on a simulated clock (latency)",
+    availability: Literal["always", "uniform-response", "dropout", "cyclic", "latency", "trace"] = (
+        Field(
+            "always",
+            description="who answers: all; ⌈p·selected⌉ with p uniform on [0.5, 1] (CDMA); "
+            "each client but for its dropout probability; all, but selected among those whose time "
+            "of day it is (cyclic); the fastest, on a simulated clock (latency); those who did in "
+            "an earlier run (trace)",
+        )
+    )
+    trace: Path | None = Field(
+        None, description="trace: the ledger.jsonl of the run whose participation is replayed"
     )
     dropout: float | dict[str, float] = Field(
         0.1, description="probability of no answer: one number, or one per client name"

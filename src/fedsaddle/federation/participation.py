@@ -58,6 +58,11 @@ def reachable(options: FederationOptions, n_clients: int, number: int) -> np.nda
     return awake if len(awake) else np.flatnonzero(since == since.max())
 
 
+def enough_of(options: FederationOptions, selected: int) -> int:
+    """How many replies of so many selected clients are enough."""
+    return ceil(round(options.enough * selected, 9))  # 0.55 · 100 is a bit above 55
+
+
 def answering(
     options: FederationOptions,
     selected: np.ndarray,
@@ -71,7 +76,7 @@ def answering(
 
     First by the clock, where `seconds` says how long each of the selected takes.
     """
-    enough = ceil(round(options.enough * len(selected), 9))  # 0.55 · 100 is a bit above 55
+    enough = enough_of(options, len(selected))
     if seconds is not None:
         return np.sort(selected[np.argsort(seconds, kind="stable")[:enough]])
     random = generator(at.seed, "availability", draw_key, at.number, attempt)
@@ -96,6 +101,11 @@ def check_options(options: FederationOptions, names: "tuple[str, ...]", n_able: 
         raise UserError(
             f"federation.clients_per_round: {options.clients_per_round} asked for, but only "
             f"{n_able} clients have training rows."
+        )
+    if (options.availability == "trace") != (options.trace is not None):
+        raise UserError(
+            "federation.trace: name the ledger.jsonl of an earlier run, "
+            "together with federation.availability = 'trace'."
         )
     table = options.dropout if isinstance(options.dropout, dict) else {"": options.dropout}
     for name, probability in table.items():

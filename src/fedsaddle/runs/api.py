@@ -8,7 +8,9 @@ from torch import nn
 
 from fedsaddle.algorithms import Algorithm
 from fedsaddle.data import DataOptions, FederatedData, load
-from fedsaddle.engines import EngineOptions
+from fedsaddle.data.facts import facts_of
+from fedsaddle.engines import EngineOptions, Simulation
+from fedsaddle.errors import UserError
 from fedsaddle.federation import FederationOptions
 from fedsaddle.models import ModelOptions
 from fedsaddle.problems import PROBLEMS, Problem
@@ -25,8 +27,9 @@ from fedsaddle.runs.config import (
 from fedsaddle.runs.folder import RunFolder
 from fedsaddle.runs.options import EvaluationOptions, RunOptions
 from fedsaddle.runs.result import Result, Settings
+from fedsaddle.runs.rounds import Plan
 from fedsaddle.runs.saved import starting_network
-from fedsaddle.runs.training import Training
+from fedsaddle.runs.training import MakeEngine, Training
 from fedsaddle.runs.watching import Observer
 
 
@@ -84,7 +87,10 @@ def train(
     }
     settings = Settings(**options, sections=sections, model=model_options)
     folder = None if out is None else RunFolder(Path(out))
-    return Training(problem, federated, method, settings, folder, resume, observer).execute()
+    simulate = simulation(federated, settings)
+    return Training(
+        problem, facts_of(federated), method, settings, simulate, folder, resume, observer
+    ).execute()
 
 
 def train_config(
@@ -104,14 +110,41 @@ def train_config(
     )
     training = Training(
         make_problem(config.problem, network),
-        data,
+        facts_of(data),
         make_algorithm(config.algorithm),
         settings,
+        simulation(data, settings),
         RunFolder(out),
         resume,
         observer,
     )
     return training.execute()
+
+
+def simulation(data: FederatedData, settings: Settings) -> MakeEngine:
+    """All clients on this machine."""
+    if settings.engine.name == "flower":
+        raise UserError(
+            "engine.name: a run across machines is started by Flower, with the app folder that "
+            "`fedsaddle deploy new` writes."
+        )
+
+    def engine(plan: Plan) -> Simulation:
+        binned = settings.evaluation.auc == "binned"
+        return Simulation(
+            plan.problem,
+            plan.algorithm,
+            data,
+            plan.layout,
+            plan.members,
+            settings.engine,
+            plan.seed,
+            binned,
+            plan.federation.clients_per_round,
+            settings.run.rounds,
+        )
+
+    return engine
 
 
 def config_of(folder: Path) -> Config:

@@ -1,5 +1,6 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,10 @@ from fedsaddle.algorithms.base import Members, Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.engines import Engine
 from fedsaddle.errors import UserError
-from fedsaddle.federation import FederationOptions, Ledger, answering, screen, select
+from fedsaddle.federation import Answer, FederationOptions, Ledger, answering, screen, select
 from fedsaddle.federation.clock import response_seconds
 from fedsaddle.federation.ledger import Entry, wire_up
+from fedsaddle.federation.trace import Trace
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Problem
 
@@ -29,6 +31,10 @@ class Plan:
     train_rows: np.ndarray
     members: Members
     seed: int
+    real_clock: bool = False
+    """Whether clients answer in their own time: who is absent is then seen, not drawn."""
+    trace: Trace | None = None
+    """Who answered in an earlier run that is replayed."""
 
 
 class Diverged(UserError):
@@ -69,7 +75,7 @@ def gather(
     for attempt in range(federation.retries + 1):
         selected, draws = select(federation, at, phase, state, attempt)
         seconds = _seconds(plan, ledger, at, phase, attempt, selected)
-        asked = answering(federation, selected, plan.names, at, phase.draw_key, attempt, seconds)
+        asked = _asked(plan, at, phase, attempt, selected, seconds)
         answers = engine.ask(phase, at.number, asked, received) if len(asked) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
@@ -86,7 +92,7 @@ def gather(
         )
         entries.append(entry)
         if len(clients):
-            entry["norms"] = longest(state, clients, vectors)
+            entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
             return Replies(
                 torch.from_numpy(clients),
@@ -95,6 +101,23 @@ def gather(
                 draws=torch.from_numpy(draws[np.searchsorted(selected, clients)]),
             )
     raise _no_quorum(plan, at, phase, entries[-1])
+
+
+def _asked(
+    plan: Plan,
+    at: Round,
+    phase: Phase,
+    attempt: int,
+    selected: np.ndarray,
+    seconds: np.ndarray | None,
+) -> np.ndarray:
+    """The clients whose replies the engine is to get: in a simulation, those who will answer."""
+    if plan.real_clock:
+        return selected
+    if plan.trace is not None:
+        return plan.trace.answering(at.number, phase.name, attempt)
+    federation, key = plan.federation, phase.draw_key
+    return answering(federation, selected, plan.names, at, key, attempt, seconds)
 
 
 def _seconds(
@@ -110,16 +133,27 @@ def _seconds(
 
 
 def longest(
-    state: Vectors, clients: np.ndarray, vectors: Vectors, most: int = 3
+    state: Vectors,
+    clients: np.ndarray,
+    vectors: Vectors,
+    answers: Sequence[Answer] = (),
+    most: int = 3,
 ) -> dict[str, float]:
     """The clients whose reply is furthest from what the server holds (or longest), and how far."""
-    name = "z" if "z" in vectors else next(iter(vectors))
-    moved = vectors[name].double()  # a difference of floats may overflow where both are finite
-    if name in state:
-        moved = moved - state[name].double()
-    top = moved.norm(dim=1).topk(min(most, len(clients)))
-    norms = [float(f"{norm:.4g}") for norm in top.values.tolist()]
-    return dict(zip(map(str, clients[top.indices.numpy()].tolist()), norms, strict=True))
+    known = {
+        int(client): float(moved)
+        for answer in answers
+        if answer.moved is not None
+        for client, moved in zip(answer.clients, answer.moved, strict=True)
+    }
+    if not all(int(client) in known for client in clients):
+        name = "z" if "z" in vectors else next(iter(vectors))
+        moved = vectors[name].double()  # a difference of floats may overflow where both are finite
+        if name in state:
+            moved = moved - state[name].double()
+        known = dict(zip(clients.tolist(), moved.norm(dim=1).tolist(), strict=True))
+    top = sorted(clients.tolist(), key=lambda client: -known[client])[:most]
+    return {str(client): float(f"{known[client]:.4g}") for client in top}
 
 
 def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> UserError:
@@ -129,6 +163,9 @@ def _no_quorum(plan: Plan, at: Round, phase: Phase, entry: Entry) -> UserError:
         f"selected clients gave a good reply, {plan.federation.retries + 1} times in a row; "
         f"federation.quorum is {plan.federation.quorum:g}."
     )
+    if plan.real_clock:
+        absent = sorted({*entry["selected"]} - {*entry["answered"]})
+        message += f" No reply from: {', '.join(plan.names[c] for c in absent) or 'none'}."
     if not entry["refused"]:
         return UserError(message)
     client, reason = next(iter(entry["refused"].items()))

@@ -5,6 +5,7 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm
 from fedsaddle.algorithms.base import Members, Vectors
-from fedsaddle.data import FederatedData
-from fedsaddle.engines import Engine, Simulation
+from fedsaddle.data.facts import Facts
+from fedsaddle.engines import Engine
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.federation import FederationOptions, Ledger
 from fedsaddle.federation.participation import check_options
+from fedsaddle.federation.trace import Trace
 from fedsaddle.keyed import torch_generator
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, summarise
@@ -38,38 +40,46 @@ SHOWN = 64
 """How many generated rows are shown."""
 
 
+MakeEngine = Callable[[Plan], Engine]
+"""Who computes the plan: clients on this machine, or a network of them."""
+
+
 class Training:
-    """A run in progress."""
+    """A run in progress, as its coordinator sees it."""
 
     def __init__(
         self,
         problem: Problem,
-        data: FederatedData,
+        facts: Facts,
         algorithm: Algorithm,
         settings: Settings,
+        engine: MakeEngine,
         folder: RunFolder | None = None,
         resume: bool = False,
         observer: Observer | None = None,
     ) -> None:
         check_solves(algorithm, problem)
-        _check_data(problem, data)
-        n_able = int(np.count_nonzero(data.train.counts))
-        check_options(settings.federation, data.names, n_able)
-        self.problem = problem.prepare(data)
-        self.data, self.algorithm, self.settings = data, algorithm, settings
+        _check_data(problem, facts)
+        n_able = int(np.count_nonzero(facts.rows["train"]))
+        check_options(settings.federation, facts.names, n_able)
+        self.problem = problem.prepare(facts)
+        self.facts, self.algorithm, self.settings = facts, algorithm, settings
+        self._make_engine = engine
         self.folder, self.resume, self.observer = folder, resume, observer or Silent()
         dtype = {"float32": torch.float32, "float64": torch.float64}[settings.engine.dtype]
         self.layout: Layout = self.problem.layout(dtype)
-        self.best = Best(*best_metric(settings.evaluation.best, data, self.problem))
+        self.best = Best(*best_metric(settings.evaluation.best, facts, self.problem))
         self.plan = Plan(
             self.problem,
             algorithm,
             self.layout,
             settings.federation,
-            data.names,
-            data.train.counts,
-            _members(data, settings.federation),
+            facts.names,
+            facts.rows["train"],
+            _members(facts, settings.federation),
             settings.run.seed,
+            settings.engine.name == "flower",
+            None if settings.federation.trace is None else Trace(settings.federation.trace),
         )
         self.ledger = Ledger(self.layout)
         if settings.federation.availability == "latency":
@@ -93,16 +103,7 @@ class Training:
 
     def execute(self) -> Result:
         """Run to the last round; every file is whole at every moment."""
-        engine = Simulation(
-            self.problem,
-            self.algorithm,
-            self.data,
-            self.layout,
-            self.plan.members,
-            self.settings.engine,
-            self.settings.run.seed,
-            binned=self.settings.evaluation.auc == "binned",
-        )
+        engine = self._make_engine(self.plan)
         where = str(self.folder.path) if self.folder else "the run"
         try:
             with disk_errors(where), interruptible() as interrupted:
@@ -148,7 +149,7 @@ class Training:
     def _stop(self, wrong: str) -> None:
         """End the run at its last good state, and say what to try."""
         good = self._good[0]
-        where = exploded(self.entries, self.data.names)
+        where = exploded(self.entries, self.facts.names)
         self.stopped = (
             f"the run diverged after round {self.done}: {wrong}"
             + (f" ({where})" if where else "")
@@ -177,22 +178,32 @@ class Training:
             raise Diverged(f"the model can no longer be evaluated ({error})") from None
 
     def _measure(self, engine: Engine) -> Row:
-        few = self.data.n_clients <= self.settings.evaluation.sites
+        few = self.facts.n_clients <= self.settings.evaluation.sites
         z, carried = self._point(), self.state["carried"]
         row: Row = {"round": self.done, OBJECTIVE: engine.objective(z, carried)}
         if not math.isfinite(row[OBJECTIVE]):
             row[OBJECTIVE] = None
         for split in ("validation", "test"):
-            if len(getattr(self.data, split).indices):
+            if self.facts.measured(split):
                 sites = self._evaluate(engine, split)
                 row |= summarise(split, sites, list_sites=few and split == "test")
                 row |= self._extra(engine, split)
+        row |= self._absent()
         row |= self.algorithm.observe(self.state, self.plan.members)
         row |= {**self.ledger.totals, "seconds": round(self.seconds, 3)}
         self._note("metrics.jsonl", self.history, [row])
         if self.done and self.best.improves(row) and self.folder:
             save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
         return row
+
+    def _absent(self) -> Row:
+        """On a real clock: the sites that did not answer since the last measurement."""
+        if not self.plan.real_clock:
+            return {}
+        before = self.history[-1]["round"] if self.history else 0
+        entries = [entry for entry in self.entries if entry["round"] > before]
+        absent = {c for entry in entries for c in {*entry["selected"]} - {*entry["answered"]}}
+        return {"absent": ", ".join(self.facts.names[client] for client in sorted(absent))}
 
     def _extra(self, engine: Engine, split: str) -> Row:
         """The problem's own metrics: of test rows, and of others where they pick the best model."""
@@ -246,7 +257,7 @@ class Training:
         self.folder.begin(write_sections(sections), sections, self.resume)
         write_json(self.folder.path / "environment.json", self._environment())
         write_json(self.folder.path / "data.json", self._data_facts())
-        save_description(self.folder.model, describe(self.problem, self.data, self.settings.model))
+        save_description(self.folder.model, describe(self.problem, self.facts, self.settings.model))
         saved = self.folder.last_checkpoint()
         if saved is not None:
             tensors, note = saved
@@ -274,7 +285,7 @@ class Training:
         evaluation: Row = {"round": self.done}
         if self.stopped:
             evaluation["stopped"] = self.stopped
-        if len(self.data.test.indices):
+        if self.facts.measured("test"):
             evaluation |= evaluation_of(self._evaluate(engine, "test"))
             evaluation["summary"] |= self._measured_extra()
         picture = self._picture(z, carried)
@@ -316,78 +327,78 @@ class Training:
         }
 
     def _data_facts(self) -> Row:
-        data = self.data
-        facts: Row = {"source": data.source, "classes": list(data.classes)}
-        if data.n_clients <= 1000:
-            labels = data.labels.numpy()
-            facts["clients"] = [
+        facts = self.facts
+        told: Row = {"source": facts.source, "classes": list(facts.classes)}
+        if facts.n_clients <= 1000:
+            rows, positives = facts.rows, facts.positives.sum(axis=1)
+            told["clients"] = [
                 {
                     "name": name,
-                    "train_rows": len(data.train[client]),
-                    "train_positives": int((labels[data.train[client]] == 1).sum()),
-                    "validation_rows": len(data.validation[client]),
-                    "test_rows": len(data.test[client]),
+                    "train_rows": int(rows["train"][client]),
+                    "train_positives": int(positives[client]),
+                    "validation_rows": int(rows["validation"][client]),
+                    "test_rows": int(rows["test"][client]),
                 }
-                for client, name in enumerate(data.names)
+                for client, name in enumerate(facts.names)
             ]
-        return facts
+        return told
 
 
 def _under(prefix: str, tensors: Vectors) -> Vectors:
     return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
 
-def _check_data(problem: Problem, data: FederatedData) -> None:
-    if not len(data.train.indices):
-        raise UserError(f"{data.source}: no client has a training row.")
-    if data.task == "multilabel" and problem.task != "multilabel":
+def _check_data(problem: Problem, facts: Facts) -> None:
+    if not facts.measured("train"):
+        raise UserError(f"{facts.source}: no client has a training row.")
+    if facts.task == "multilabel" and problem.task != "multilabel":
         raise UserError(
-            f"{data.source}: every row has {data.n_classes} findings, but problem "
+            f"{facts.source}: every row has {facts.n_classes} findings, but problem "
             f"'{problem.name}' is for one label; use problem 'multilabel-auc'."
         )
-    if problem.task == "multilabel" and data.task != "multilabel":
+    if problem.task == "multilabel" and facts.task != "multilabel":
         raise UserError(
-            f"{data.source}: every row has one label, but problem '{problem.name}' is for "
+            f"{facts.source}: every row has one label, but problem '{problem.name}' is for "
             "several findings; use problem 'auc'."
         )
     if problem.task == "binary":
-        if data.task != "binary":
+        if facts.task != "binary":
             raise UserError(
-                f"{data.source}: problem '{problem.name}' needs two classes, there are "
-                f"{data.n_classes}; choose data.positive, or problem 'risk'."
+                f"{facts.source}: problem '{problem.name}' needs two classes, there are "
+                f"{facts.n_classes}; choose data.positive, or problem 'risk'."
             )
-        if data.positive_ratio in (0.0, 1.0):
-            only = data.classes[int(data.positive_ratio)]
+        if facts.positive_ratio in (0.0, 1.0):
+            only = facts.classes[int(facts.positive_ratio)]
             raise UserError(
-                f"{data.source}: all training rows are of class '{only}'; "
+                f"{facts.source}: all training rows are of class '{only}'; "
                 f"problem '{problem.name}' needs both classes among all clients."
             )
 
 
-def _members(data: FederatedData, federation: FederationOptions) -> Members:
+def _members(facts: Facts, federation: FederationOptions) -> Members:
     """Clients with training rows, in the groups that the settings or the data name."""
-    able = np.flatnonzero(data.train.counts)
-    group_of = dict(zip(data.names, data.groups, strict=True)) if data.groups else {}
-    group_of |= _named_groups(data, federation)
+    able = np.flatnonzero(facts.rows["train"])
+    group_of = dict(zip(facts.names, facts.groups, strict=True)) if facts.groups else {}
+    group_of |= _named_groups(facts, federation)
     if not group_of:
-        names = tuple(data.names[client] for client in able)
+        names = tuple(facts.names[client] for client in able)
         return Members(torch.from_numpy(able), names, torch.arange(len(able)))
     for client in able:
-        if data.names[client] not in group_of:
-            raise UserError(f"federation.groups: client '{data.names[client]}' is in no group.")
-    groups = [group_of[data.names[client]] for client in able]
+        if facts.names[client] not in group_of:
+            raise UserError(f"federation.groups: client '{facts.names[client]}' is in no group.")
+    groups = [group_of[facts.names[client]] for client in able]
     # groups of the settings stay even when nobody in them trains: that is a mistake to be told
     known = tuple(dict.fromkeys([*federation.groups, *groups]))
     numbers = torch.tensor([known.index(group) for group in groups])
     return Members(torch.from_numpy(able), known, numbers)
 
 
-def _named_groups(data: FederatedData, federation: FederationOptions) -> dict[str, str]:
+def _named_groups(facts: Facts, federation: FederationOptions) -> dict[str, str]:
     group_of: dict[str, str] = {}
     for group, members in federation.groups.items():
         for name in members:
-            if name not in data.names:
-                hint = nearest(name, data.names)
+            if name not in facts.names:
+                hint = nearest(name, facts.names)
                 raise UserError(f"federation.groups.{group}: no client '{name}'; {hint}")
             if name in group_of:
                 raise UserError(f"federation.groups: client '{name}' is in two groups.")
