@@ -35,7 +35,8 @@ class Arena:
         if hasattr(os, "memfd_create"):
             self._file = os.memfd_create("fedsaddle")
         else:
-            self._file = os.dup(tempfile.TemporaryFile().fileno())
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
         self._numbers = torch.zeros(0, dtype=dtype)
 
     def clear(self) -> None:

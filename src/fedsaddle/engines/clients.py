@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Setup:
     seed: int
     mode: Mode = "stack"
     compile: bool = False
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Time spent in this process, by what it was spent on."""
 
     @cached_property

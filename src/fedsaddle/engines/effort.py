@@ -32,7 +32,7 @@ def _of_a_row(setup: Setup) -> float:
     index = torch.from_numpy(data.train.indices[:2]).to(layout.device)
     inputs, labels = data.take(index, layout.dtype), data.labels[index]
     noise = setup.noise(len(index), "effort")
-    batch = Batch(*(None if part is None else part.unsqueeze(0) for part in (inputs, labels, noise)))
+    batch = Batch(*(part.unsqueeze(0) for part in Batch(inputs, labels, noise).parts))
     x, y = problem.start(torch.Generator().manual_seed(0))
     z = layout.flatten(x, y).to(layout.device).unsqueeze(0)
     carried = layout.flatten_carried(problem.carried()).to(layout.device).unsqueeze(0)
@@ -42,4 +42,4 @@ def _of_a_row(setup: Setup) -> float:
             Oracle(problem, layout, "loop").gradient(z, carried, batch)
     except Exception:  # what is wrong with the problem shows when it runs
         return least
-    return max(counter.get_total_flops() / len(index), least)
+    return float(max(counter.get_total_flops() / len(index), least))

@@ -49,6 +49,4 @@ class EngineOptions(BaseModel):
     message_seconds: float = Field(
         3600.0, gt=0, description="flower: a message not answered by then is given up"
     )
-    poll_seconds: float = Field(
-        0.2, gt=0, description="flower: time between two looks for replies"
-    )
+    poll_seconds: float = Field(0.2, gt=0, description="flower: time between two looks for replies")

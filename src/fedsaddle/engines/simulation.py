@@ -6,7 +6,6 @@ computed by one thread: the result is the same, bit for bit, for any number of w
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -92,7 +91,7 @@ class Simulation:
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
         self.memory = ClientMemory(lengths, layout.dtype, options.memory_mb * 1e6)
-        self.timings: Counter[str] = Counter()
+        self.timings: dict[str, float] = dict.fromkeys(("arithmetic", "gather", "transport"), 0.0)
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
         self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
@@ -106,6 +105,8 @@ class Simulation:
         workers, compile = self._options.workers, self._options.compile
         if workers > 1 and not can_fork():
             raise UserError("engine.workers: this system cannot fork processes; use 1.")
+        if workers > 1 and self._setup.layout.device != "cpu":
+            raise UserError("engine.workers: a CUDA device takes one process; use 1.")
         if workers and compile != "auto":
             return workers, compile
         operations = operations_per_round(self._setup, clients_per_round)
@@ -139,7 +140,8 @@ class Simulation:
         moved = np.zeros(n)
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
-            self.timings.update(outcome.seconds)
+            for what, seconds in outcome.seconds.items():
+                self.timings[what] += seconds
             if outcome.misshapen is not None:
                 arrived[rows] = False
                 odd.append(Answer(clients[rows], outcome.misshapen))

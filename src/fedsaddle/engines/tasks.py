@@ -1,6 +1,5 @@
 """What a process of a simulation is asked to do; vectors come and go through the arena."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,7 +36,7 @@ class Outcome:
     norms: dict[str, np.ndarray]
     moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is."""
-    seconds: Counter[str]
+    seconds: dict[str, float]
     misshapen: Vectors | None = None
     """The replies, where they are not what the phase declares."""
 
@@ -57,7 +56,7 @@ def work_on_phase(
             arena[work.memory[name]][index] = vector
         declared = {name: (len(rows), place.columns) for name, place in work.replies.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
-            return Outcome({}, np.zeros(0), Counter(setup.seconds), reply)
+            return Outcome({}, np.zeros(0), {}, reply)
         for name, vector in reply.items():
             arena[work.replies[name]][index] = vector
         norms = {name: _lengths(vector) for name, vector in reply.items()}
@@ -68,13 +67,15 @@ def work_on_phase(
         "arithmetic": spent["client"] - spent["gather"],
         "transport": spent["stack"] - spent["client"],
     }
-    return Outcome(norms, moved, Counter(seconds))
+    return Outcome(norms, moved, seconds)
 
 
 def _lengths(matrix: Tensor) -> np.ndarray:
-    """Euclidean norms of the rows; not finite where anything in a row is not."""
-    lengths: Tensor = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
-    return lengths.numpy()
+    """Euclidean norms of the rows; not finite only where something in a row is not."""
+    lengths: Tensor = torch.linalg.vector_norm(matrix, dim=1)
+    if not bool(lengths.isfinite().all()):  # squares of finite floats may overflow
+        lengths = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
+    return lengths.double().numpy()
 
 
 def _moved(reply: Vectors, received: Vectors) -> np.ndarray:

@@ -7,6 +7,7 @@ importable. Tasks go to whoever is free, largest first; results come back in the
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -40,39 +41,44 @@ class Workers:
             self._processes.append(process)
 
     def run(self, tasks: Sequence[Task], costs: Sequence[float] | None = None) -> list[Any]:
-        """Every task's result; the first error of a task is raised when all are done."""
+        """Every task's result; the first error of a task is raised when all are done.
+
+        Whoever is free gets the next task; with many tasks, one is always on its way to a worker
+        that is still busy, so that it need not wait for it.
+        """
         order = list(range(len(tasks)))
         if costs is not None:
             order.sort(key=lambda j: -costs[j])
         waiting = iter(order)
-        busy: dict[Any, int] = {}
+        given: dict[Any, deque[int]] = {line: deque() for line in self._lines}
         results: list[Any] = [None] * len(tasks)
         error: BaseException | None = None
-        for line in self._lines:
-            self._next(line, waiting, tasks, busy)
-        while busy:
-            for line in wait(list(busy)):
-                assert isinstance(line, Connection)
-                j = busy.pop(line)
+        for _ in range(2 if len(tasks) >= 4 * len(self._lines) else 1):
+            for line in self._lines:
+                self._give(line, waiting, tasks, given[line])
+        while busy := [line for line in self._lines if given[line]]:
+            ready: list[Any] = wait(busy)
+            for line in ready:
                 try:
                     good, result = line.recv()
                 except (EOFError, ConnectionError):
                     raise UserError(self._obituary(line)) from None
+                j = given[line].popleft()
                 if good:
                     results[j] = result
                 else:
                     error = error or result
-                self._next(line, waiting, tasks, busy)
+                self._give(line, waiting, tasks, given[line])
         if error is not None:
             raise error
         return results
 
     @staticmethod
-    def _next(line: Connection, waiting: Any, tasks: Sequence[Task], busy: dict[Any, int]) -> None:
+    def _give(line: Connection, waiting: Any, tasks: Sequence[Task], given: deque[int]) -> None:
         j = next(waiting, None)
         if j is not None:
             line.send(tasks[j])
-            busy[line] = j
+            given.append(j)
 
     def _obituary(self, line: Connection) -> str:
         process = self._processes[self._lines.index(line)]

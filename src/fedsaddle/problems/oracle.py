@@ -47,12 +47,12 @@ class Oracle:
 
     def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """Losses `(C,)` alone."""
-        (losses,) = self._run(self._losses, batch, z, carried)
+        losses: Tensor = self._run(self._losses, batch, z, carried)[0]
         return losses
 
     def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """The problem's statistics `(C, k)`."""
-        (sums,) = self._run(self._statistics, batch, z, carried)
+        sums: Tensor = self._run(self._statistics, batch, z, carried)[0]
         return sums
 
     def inner(self, x: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ class Oracle:
 
     def inner_pullback(self, x: Tensor, v: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """`∇g(x)ᵀ v = v − ρ ∇²L(x) v`, `(C, dx)`: an exact product, no Hessian is formed."""
-        (product,) = self._run(self._inner_pullback, batch, x, v, carried)
+        product: Tensor = self._run(self._inner_pullback, batch, x, v, carried)[0]
         return product
 
     # What follows takes and gives plain tensors, (C, ...) each: the batch's key, its parts, points.

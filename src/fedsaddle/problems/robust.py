@@ -5,6 +5,8 @@ Problems", AAAI 2023, Appendix D.1, after Deng and Mahdavi, "Local Stochastic Gr
 Ascent", AISTATS 2021. With h_x the network and ℓ the cross-entropy:
 
     min_x max_y mean_i mean_j ℓ(h_x(a_ij + y), b_ij) − (λ/2)‖y‖²,    or ‖y‖₂ ≤ r in place of λ
+
+The papers let a_ij + y leave the range of the data; `clip` keeps it within.
 """
 
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
+from fedsaddle.errors import UserError
 from fedsaddle.layout import Named, Projection
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.metrics.robustness import Norm, ascend, pgd
@@ -30,7 +33,8 @@ class Robust(Risk):
 
     - `robust_loss`: the objective at the best y that gradient ascent finds for the model, from the
       trained y or from 0;
-    - `pgd_accuracy`: the accuracy when every row is attacked by itself (`metrics.robustness.pgd`).
+    - `pgd_accuracy`: the accuracy when every row is attacked by itself, within the range of the
+      data (`metrics.robustness.pgd`).
     """
 
     name: ClassVar[str] = "robust"
@@ -40,6 +44,16 @@ class Robust(Risk):
     radius: float | None = Field(None, gt=0, description="r, bound on ‖y‖₂ (left out: none)")
     input_shape: list[int] | None = Field(
         None, description="shape of y; that of the data when left out"
+    )
+    input_range: tuple[float, float] | None = Field(
+        None,
+        description="lowest and highest value of an input; when left out [−1, 1] for images (their "
+        "bytes are scaled so) and none for other data",
+    )
+    clip: bool = Field(
+        False,
+        description="cut perturbed rows a + y to the range, in training and in robust_loss (the "
+        "attack on single rows always keeps to it)",
     )
     ascent_steps: int = Field(20, ge=0, description="ascent steps on y of the metric robust_loss")
     ascent_rate: float = Field(
@@ -53,12 +67,18 @@ class Robust(Risk):
     def _bounded(self) -> Self:
         if self.penalty == 0 and self.radius is None:
             raise ValueError("the perturbation needs a bound: penalty above 0, or a radius")
+        if self.input_range is not None and self.input_range[0] >= self.input_range[1]:
+            raise ValueError("input_range must be the lowest value, then the highest")
         return self
 
     def prepare(self, facts: DataFacts) -> Self:
-        if self.input_shape is not None:
-            return self
-        return self.model_copy(update={"input_shape": list(facts.input_shape)})
+        shape = self.input_shape or list(facts.input_shape)
+        within = self.input_range or facts.input_range
+        if self.clip and within is None:
+            raise UserError(
+                "problem.clip: the range of this data is not known; give it as problem.input_range."
+            )
+        return self.model_copy(update={"input_shape": shape, "input_range": within})
 
     def start(self, generator: torch.Generator) -> tuple[Named, Named]:
         assert self.input_shape is not None, "call prepare(data) first"
@@ -70,8 +90,14 @@ class Robust(Risk):
 
     def loss(self, x: Named, y: Named, batch: Batch) -> Tensor:
         perturbation = y["perturbation"]
-        risk = super().loss(x, {}, batch._replace(inputs=batch.inputs + perturbation))
+        risk = super().loss(x, {}, self._perturbed(batch, perturbation))
         return risk - self.penalty / 2 * perturbation.square().sum()
+
+    def _perturbed(self, batch: Batch, perturbation: Tensor) -> Batch:
+        inputs = batch.inputs + perturbation
+        if self.clip and self.input_range is not None:
+            inputs = inputs.clamp(*self.input_range)
+        return batch._replace(inputs=inputs)
 
     @property
     def extra(self) -> Mapping[str, bool]:
@@ -98,8 +124,7 @@ class Robust(Risk):
             def sums(batch: Batch) -> Tensor:
                 with torch.enable_grad():
                     y = flat.detach().requires_grad_()
-                    moved = batch._replace(inputs=batch.inputs + y.view(shape))
-                    risk = self._row_losses(x, moved).sum()
+                    risk = self._row_losses(x, self._perturbed(batch, y.view(shape))).sum()
                     (gradient,) = torch.autograd.grad(risk, y)
                 ends = risk.new_tensor([risk.item(), len(batch.labels)])
                 return torch.cat([gradient, ends]).double()
@@ -129,7 +154,14 @@ class Robust(Risk):
         def loss(inputs: Tensor) -> Tensor:
             return self._row_losses(x, batch._replace(inputs=inputs))
 
-        attacked = pgd(loss, batch.inputs, self.pgd_eps, self.pgd_steps, self.pgd_norm)
+        attacked = pgd(
+            loss,
+            batch.inputs,
+            self.pgd_eps,
+            self.pgd_steps,
+            self.pgd_norm,
+            within=self.input_range,
+        )
         outputs = self.forward(x, attacked, training=False)
         if outputs.shape[-1] == 1:
             predicted = (outputs.squeeze(-1) > 0).long()

@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-_FACTS = frozenset(
+_FACTS = frozenset(  # noqa: SIM905
     "shape dtype device ndim layout requires_grad is_cuda is_cpu is_meta is_sparse is_nested "
     "is_quantized is_mkldnn is_leaf dim size numel nelement __len__ is_floating_point is_complex "
     "element_size ndimension is_same_size stride is_contiguous __hash__".split()
 )
 """What the tensor of one client can be asked, without looking at its values."""
-_ELEMENTWISE = frozenset(
+_ELEMENTWISE = frozenset(  # noqa: SIM905
     "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt square "
     "pow sin cos tanh sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
     "hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy eq ne lt le gt ge "
@@ -58,7 +58,7 @@ class Stack(Tensor):
     may be held `merged`, `(b, C·c, h, w)`: the form that grouped convolutions want.
     """
 
-    values: Tensor
+    whole: Tensor
     merged: bool
     clients: int
 
@@ -68,10 +68,10 @@ class Stack(Tensor):
         shape = [*values.shape[1:]]
         if merged_clients:
             shape = [values.shape[0], values.shape[1] // clients, *values.shape[2:]]
-        seen: Stack = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        seen: Stack = Tensor._make_wrapper_subclass(
             cls, shape, dtype=values.dtype, device=values.device
         )
-        seen.values, seen.merged, seen.clients = values, bool(merged_clients), clients
+        seen.whole, seen.merged, seen.clients = values, bool(merged_clients), clients
         return seen
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -80,14 +80,14 @@ class Stack(Tensor):
     def apart(self) -> Tensor:
         """The values as `(C, *shape)`."""
         if not self.merged:
-            return self.values
-        return self.values.unflatten(1, (self.clients, -1)).transpose(0, 1)
+            return self.whole
+        return _split_clients(self.whole, self.clients)
 
     def together(self) -> Tensor:
         """Pictures as `(b, C·c, h, w)`, the channels innermost in memory."""
         if self.merged:
-            return self.values
-        values = self.values.transpose(0, 1).flatten(1, 2)
+            return self.whole
+        values = self.whole.transpose(0, 1).flatten(1, 2)
         return values.contiguous(memory_format=torch.channels_last)
 
     @classmethod
@@ -106,9 +106,10 @@ class Stack(Tensor):
             result = _RULES[name](func, *args, **kwargs)
         return _by_vmap(func, name, args, kwargs) if result is NotImplemented else result
 
-
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func} was called on a stack's shape, which holds no values")
 
 
@@ -155,6 +156,12 @@ def _elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Stack:
     return Stack(func(*values, **named), stacks[0].clients if merged else 0)
 
 
+def _split_clients(merged: Tensor, clients: int) -> Tensor:
+    """`(b, C·c, ...)` as `(C, b, c, ...)`."""
+    b, channels, *rest = merged.shape
+    return merged.view(b, clients, channels // clients, *rest).transpose(0, 1)
+
+
 def _clients(*tensors: Any) -> int:
     return next(tensor.clients for tensor in tensors if isinstance(tensor, Stack))
 
@@ -183,7 +190,7 @@ class _RowsTimesWeights(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         rows, weights = ctx.saved_tensors
         of_rows = torch.bmm(gradient, weights) if ctx.needs_input_grad[0] else None
         return of_rows, torch.bmm(gradient.mT, rows) if ctx.needs_input_grad[1] else None
@@ -194,7 +201,8 @@ def _linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return NotImplemented
     clients = _clients(input, weight, bias)
     rows = _values(input, clients)
-    outputs = _RowsTimesWeights.apply(rows.flatten(1, -2), _values(weight, clients))
+    times: Any = _RowsTimesWeights.apply
+    outputs = times(rows.flatten(1, -2), _values(weight, clients))
     if bias is not None:
         outputs = outputs + _values(bias, clients).unsqueeze(1)
     return Stack(outputs.unflatten(1, rows.shape[1:-1]))
@@ -277,7 +285,7 @@ def _batch_norm(
     outputs = func(values, *statistics, weights, biases, training, momentum, eps)
     if pictures:
         return Stack(outputs, clients)
-    return Stack(outputs.unflatten(1, (clients, -1)).transpose(0, 1))
+    return Stack(_split_clients(outputs, clients))
 
 
 def _group_norm(
@@ -354,15 +362,15 @@ def _reduced(func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, *
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if not input.merged or not {d % 4 for d in dims} <= {2, 3}:
         return Stack(func(input.apart(), tuple(map(_after, dims)), keepdim, **other))
-    reduced = func(input.values, dims, keepdim, **other)
+    reduced = func(input.whole, dims, keepdim, **other)
     if keepdim:
         return Stack(reduced, input.clients)
-    return Stack(reduced.unflatten(1, (input.clients, -1)).transpose(0, 1))
+    return Stack(_split_clients(reduced, input.clients))
 
 
 def _along(func: Any, input: Tensor, *dims: Any, **named: Any) -> Any:
     """A function of axes: `flatten(1)`, `squeeze(-1)`, `transpose(0, 1)`, `softmax(dim=1)`."""
-    if not isinstance(input, Stack) or not dims and "dim" not in named:
+    if not isinstance(input, Stack) or (not dims and "dim" not in named):
         return NotImplemented
     shifted = {k: _after(v) if "dim" in k and isinstance(v, int) else v for k, v in named.items()}
     numbers = [_after(dim) if isinstance(dim, int) else dim for dim in dims]
@@ -375,7 +383,8 @@ def _flatten(func: Any, input: Tensor, start_dim: int = 0, end_dim: int = -1) ->
 
 
 def _unflatten(func: Any, input: Tensor, dim: int, sizes: Any) -> Any:
-    return Stack(_values(input, 0).unflatten(_after(dim), sizes))
+    values: Any = _values(input, 0)
+    return Stack(values.unflatten(_after(dim), sizes))
 
 
 def _reshape(func: Any, input: Tensor, *shape: Any) -> Any:
@@ -409,9 +418,9 @@ def _item(func: Any, input: Tensor, index: Any) -> Any:
     if not basic or not isinstance(input, Stack):
         return NotImplemented
     everything = slice(None)
-    if input.merged and len(index) > 2 and index[:2] == (everything, everything):
-        if all(isinstance(part, slice) for part in index):
-            return Stack(input.values[index], input.clients)
+    slices = all(isinstance(part, slice) for part in index)
+    if input.merged and slices and index[:2] == (everything, everything):
+        return Stack(input.whole[index], input.clients)
     return Stack(input.apart()[(everything, *index)])
 
 
@@ -420,7 +429,7 @@ def _add_in_place(func: Any, input: Tensor, other: Any) -> Any:
     if isinstance(other, Tensor):
         return NotImplemented
     assert isinstance(input, Stack)
-    func(input.values, other)
+    func(input.whole, other)
     return input
 
 

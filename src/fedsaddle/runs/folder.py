@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from torch import Tensor
 from fedsaddle.errors import UserError
 from fedsaddle.runs.record import read_lines
 
-CHANGEABLE = {"run": ("rounds", "checkpoint_every"), "engine": ("workers", "memory_mb")}
+CHANGEABLE = {
+    "run": ("rounds", "checkpoint_every"),
+    "engine": (
+        *("workers", "memory_mb"),
+        *("min_sites", "wait_seconds", "grace_seconds", "message_seconds", "poll_seconds"),
+    ),
+}
 """Settings that a resumed run may change, for they do not change what was computed so far."""
 
 
@@ -60,7 +67,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             note = (file.metadata() or {}).get("note", "")
-            return {name: file.get_tensor(name) for name in file.keys()}, note  # noqa: SIM118
+            # copies: where numbers lie in memory, aligned or not, may change the last bit of a sum
+            names = list(file.keys())
+            return {name: file.get_tensor(name).clone() for name in names}, note
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except (OSError, safetensors.SafetensorError) as error:
@@ -83,6 +92,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._writer = ThreadPoolExecutor(1)  # its thread starts with the first checkpoint
+        self._writing: Future[None] | None = None
 
     @property
     def model(self) -> Path:
@@ -105,7 +116,7 @@ class RunFolder:
         from fedsaddle.runs.config import read
 
         before = read(existing)
-        difference = _first_difference(before, sections)
+        difference = first_difference(before, sections)
         if difference:
             raise UserError(
                 f"{self.path}: this folder holds a different run ({difference}); "
@@ -137,13 +148,29 @@ class RunFolder:
     def save_checkpoint(
         self, number: int, tensors: Mapping[str, Tensor], note: Any, good: int
     ) -> None:
-        """Keep this state, the one before it, and the last one of a round that was good."""
-        write_tensors(self._checkpoint(number), tensors, json.dumps(note))
-        found = self.checkpoints()
+        """Keep this state, the one before it, and the last one of a round that was good.
+
+        It is written while the run goes on; `settle` waits for it.
+        """
+        self.settle()
+        text = json.dumps(note)
+        self._writing = self._writer.submit(self._write_checkpoint, number, tensors, text, good)
+
+    def _write_checkpoint(
+        self, number: int, tensors: Mapping[str, Tensor], note: str, good: int
+    ) -> None:
+        write_tensors(self._checkpoint(number), tensors, note)
+        found = self._on_disk()
         needed = [path for path in found if path <= self._checkpoint(good)][-1:] + found[-2:]
         for path in found:
             if path not in needed:
                 path.unlink()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is on disk; raises what went wrong in writing it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def drop_checkpoints_after(self, number: int) -> None:
         for path in self.checkpoints():
@@ -151,6 +178,11 @@ class RunFolder:
                 path.unlink()
 
     def checkpoints(self) -> list[Path]:
+        """All of them, oldest first."""
+        self.settle()
+        return self._on_disk()
+
+    def _on_disk(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
 
     def last_checkpoint(self) -> tuple[dict[str, Tensor], Any] | None:
@@ -168,11 +200,16 @@ class RunFolder:
             ) from None
 
 
-def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def first_difference(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    changeable: Mapping[str, tuple[str, ...]] = CHANGEABLE,
+) -> str | None:
+    """The first setting, but for those that may change, in which two configurations differ."""
     for section in sorted({*before, *now}):
         old, new = before.get(section, {}), now.get(section, {})
         for key in sorted({*old, *new}):
-            if key not in CHANGEABLE.get(section, ()) and old.get(key) != new.get(key):
+            if key not in changeable.get(section, ()) and old.get(key) != new.get(key):
                 return f"{section}.{key} is {old.get(key)!r} there and {new.get(key)!r} here"
     return None
 

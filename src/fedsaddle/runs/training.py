@@ -144,6 +144,8 @@ class Training:
             if last or self.done % self.settings.run.checkpoint_every == 0 or interrupted.is_set():
                 self._checkpoint(engine)
             if interrupted.is_set() and not last:
+                if self.folder:
+                    self.folder.settle()
                 raise Interrupted(f"stopped after round {self.done} of {rounds}")
 
     def _stop(self, wrong: str) -> None:
@@ -281,6 +283,8 @@ class Training:
             self.guard.judge(row, last=False)
 
     def _finish(self, engine: Engine) -> Result:
+        if self.folder:
+            self.folder.settle()
         z, carried = self._point(), self._carried()
         evaluation: Row = {"round": self.done}
         if self.stopped:
