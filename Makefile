@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-federation lint bench bench-peers docs clean
 
 demo: .venv/.installed
 	$(BIN)/python examples/demo.py
 
 test: .venv/.developed
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -m "not federation" --cov --cov-report=term:skip-covered
+
+# Faults and attacks on federations of real processes: minutes.
+test-federation: .venv/.developed
+	$(BIN)/python -m pytest -m federation
 
 lint: .venv/.developed
 	$(BIN)/ruff format --check .
@@ -18,12 +22,18 @@ lint: .venv/.developed
 	$(BIN)/lint-imports
 
 bench: .venv/.installed
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/fedsaddle bench --out benchmarks/results/bench-$$(date +%F).json
+
+# Makes a virtual environment for every peer: some gigabytes, once.
+bench-peers: .venv/.installed
+	$(BIN)/python benchmarks/peers/run.py
 
 # The tables of the documentation are printed by commands, never typed.
 docs: .venv/.installed
 	$(BIN)/python examples/configuration.py > docs/configuration.md
 	$(BIN)/python examples/methods.py > docs/methods.md
+	$(BIN)/python benchmarks/page.py
+	$(BIN)/python examples/results.py > docs/results.md
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -37,4 +47,4 @@ docs: .venv/.installed
 	touch .venv/.installed $@
 
 clean:
-	rm -rf .venv runs .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv benchmarks/peers/.venvs runs .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

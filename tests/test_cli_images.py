@@ -146,3 +146,82 @@ def test_bytes_in_an_npz_file_are_scaled_as_in_training(run):
     with torch.no_grad():
         expected = torch.sigmoid(network(torch.from_numpy(X).float() / 127.5 - 1)).numpy()[:, 0]
     np.testing.assert_allclose(pd.read_csv("scores.csv")["score"], expected, rtol=1e-5)
+
+
+def write_splits(path, columns=1, side=5, **more):
+    """A file in MedMNIST's form: brighter where the label is 1."""
+    random = np.random.default_rng(0)
+    arrays = {}
+    for split, n in (("train", 60), ("val", 20), ("test", 30)):
+        labels = random.integers(0, 2, (n, columns))
+        noise = random.integers(0, 100, (n, side, side)) + 100 * labels[:, :1, None]
+        arrays |= {f"{split}_images": noise.astype(np.uint8), f"{split}_labels": labels}
+    np.savez_compressed(path, **arrays | more)
+    return arrays
+
+
+@pytest.mark.parametrize("split", [None, "train", "val"])
+def test_files_like_medmnists_are_scored_and_measured(run, split):
+    arrays = write_splits("set.npz")
+    options = ("--set=data.clients=2", "--out=run")
+    code, _, err = run("train", "--data", "set.npz", "--rounds=3", *options)
+    assert code == 0, err
+    which = ("--split", split) if split else ()
+    code, _, err = run("predict", "run/model", "set.npz", *which)
+    assert code == 0, err
+    code, out, err = run("evaluate", "run/model", "set.npz", *which, "--json")
+    assert code == 0, err
+    labels = arrays[f"{split or 'test'}_labels"][:, 0]
+    scores = pd.read_csv("scores.csv")["score"]
+    assert len(scores) == len(labels)
+    assert json.loads(out)["test/auc"] == pytest.approx(roc_auc_score(labels, scores))
+
+
+@pytest.mark.parametrize(
+    ("problem", "more", "names"),
+    [
+        ("auc", ["--set=data.positive=1"], ["test/auc"]),
+        ("multilabel-auc", [], ["test/auc_0", "test/auc_1", "test/auc_2"]),
+    ],
+)
+def test_findings_of_files_like_medmnists(run, problem, more, names):
+    arrays = write_splits("set.npz", columns=3)
+    options = ("--set=data.clients=2", "--rounds=2", "--out=run")
+    code, _, err = run("train", "--data", "set.npz", "--problem", problem, *more, *options)
+    assert code == 0, err
+    code, out, err = run("evaluate", "run/model", "set.npz", "--json")
+    assert code == 0, err
+    assert run("predict", "run/model", "set.npz")[0] == 0
+    scores = pd.read_csv("scores.csv").to_numpy()
+    columns = [1] if problem == "auc" else [0, 1, 2]
+    for k, (name, column) in enumerate(zip(names, columns, strict=True)):
+        expected = roc_auc_score(arrays["test_labels"][:, column], scores[:, k])
+        assert json.loads(out)[name] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("predict", "run/model", "set.npz", "--split", "tets"), "choose train, val, test"),
+        (("predict", "run/model", "large.npz"), "has shape (1, 7, 7), and the model takes (1, 5"),
+        (("predict", "run/model", "rows.npz", "--split", "test"), "has no array 'test_images'"),
+        (("predict", "run/model", "rows.npz"), "has shape (5, 5), and the model takes (1, 5, 5)"),
+        (("evaluate", "run/model", "set.npz", "--label", "y"), "--label does not apply"),
+        (("evaluate", "run/model", "set.npz", "--client", "c"), "does not say whose rows"),
+        (("evaluate", "run/model", "other.npz"), "unknown label '2'"),
+        (("evaluate", "run/model", "gone.npz"), "gone.npz: no such file"),
+        (("predict", "run/model", "new.csv", "--split", "test"), "--split is for NPZ files"),
+    ],
+)
+def test_what_does_not_fit_is_said_and_nothing_written(run, tmp_path, arguments, says):
+    write_splits("set.npz")
+    write_splits("large.npz", side=7)
+    write_splits("other.npz", test_labels=np.full((30, 1), 2))
+    np.savez("rows.npz", X=np.zeros((4, 5, 5), np.uint8))
+    assert run("train", "--data", "set.npz", "--rounds=1", "--out=run")[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert says in err
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before

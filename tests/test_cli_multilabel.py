@@ -1,6 +1,7 @@
 """Several findings per row, from the command line: train, evaluate, predict, report."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -73,6 +74,14 @@ def test_train_measures_every_finding_at_every_site(trained, tmp_path):
     report = (tmp_path / "run/report.html").read_text()
     assert "Mean test AUC" in report
     assert "AUC of Effusion" in report
+    table = report.split("Test AUC by site and finding")[2].split("</table>")[0]  # after the label
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    assert [name for name, _ in rows] == ["All sites", "Basel", "Genf", "Ulm"]
+    pooled = re.findall(r">(0\.\d{3}|1\.000|–)<span", rows[0][1])
+    assert pooled == [f"{last[f'test/auc_{name}']:.3f}" for name in NAMES]
+    at_ulm = dict(zip(NAMES, re.findall(r">([^<>]+)<span[^>]*>([^<>]+)<", rows[3][1]), strict=True))
+    assert at_ulm["Mass"] == ("–", f"0 / {last['site/Ulm/rows']}")
+    assert at_ulm["Edema"][0] == f"{last['site/Ulm/auc_Edema']:.3f}"
 
 
 def test_evaluate_and_predict_agree_with_scikit_learn(trained, run):

@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import sys
-import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +15,8 @@ from fedsaddle.cli import main
 from fedsaddle.data import FederatedData, Rows, load
 from fedsaddle.engines import simulation
 from fedsaddle.problems import PROBLEMS
-from fedsaddle.runs.config import override, read, resolve
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-FILES = sorted(EXPERIMENTS.glob("*.toml"))
+from fedsaddle.runs.config import write_sections
+from fedsaddle.runs.reproduce import experiment_names, plan, read_experiment
 
 
 @pytest.fixture
@@ -50,8 +46,12 @@ def train(monkeypatch, capsys, tmp_path, data_root):
     return call
 
 
-def experiment(name: str) -> str:
-    return str(EXPERIMENTS / f"{name}.toml")
+def experiment(name: str, label: str) -> str:
+    """The settings of one method of an experiment at full scale, as a file."""
+    made = plan(read_experiment(name), "paper")
+    (entrant,) = [entrant for entrant in made.entrants if entrant.label == label]
+    Path("experiment.toml").write_text(write_sections(made.config(entrant).sections()))
+    return "experiment.toml"
 
 
 def fell(rows) -> bool:
@@ -60,7 +60,7 @@ def fell(rows) -> bool:
 
 @pytest.mark.data
 def test_auc_of_five_hundred_clients_with_one_class_each(train):
-    printed, rows = train(experiment("cdma-figure-1-mnist"), rounds=6)
+    printed, rows = train(experiment("cdma-fig1-mnist", "CDMA-ADA"), rounds=6)
     assert printed["summary"]["test/rows"] == 10000
     assert printed["summary"]["test/auc"] > 0.6
     assert [site["name"] for site in printed["sites"] if site["rows"]] == ["held-out"]
@@ -239,7 +239,7 @@ def test_medmnist(train, source):
 @pytest.mark.data
 def test_cifar_10(train):
     printed, _ = train(
-        experiment("cdma-figure-1-cifar-10"),
+        experiment("cdma-fig1-cifar10", "CDMA-ADA"),
         rounds=2,
         settings=["algorithm.local_steps=2", "model.name=mlp"],
     )
@@ -250,7 +250,7 @@ def test_cifar_10(train):
 @pytest.mark.data
 def test_cifar_100_with_disjoint_classes(train):
     printed, _ = train(
-        experiment("codasca-figure-1-cifar-100-8-clients"),
+        experiment("codasca-fig1-cifar100", "CODASCA, K = 8, I = 32"),
         rounds=4,
         settings=["model.name=logistic", "algorithm.learning_rate=0.01"],
     )
@@ -261,40 +261,16 @@ def test_cifar_100_with_disjoint_classes(train):
     assert held_out["auc"] > 0.5
 
 
-def variants(path: Path) -> dict[str, dict]:
-    """The file's own settings, and those of the table's other rows, which are comments."""
-    sections = read(path)
-    found = {sections["algorithm"]["name"]: sections}
-    problem = sections["problem"]
-    for line in re.findall(r"^# ((?:problem|algorithm) = .*)$", path.read_text(), re.MULTILINE):
-        given = tomllib.loads(line)
-        problem = given.get("problem", problem)
-        if "algorithm" in given:
-            found[given["algorithm"]["name"]] = sections | {"problem": problem} | given
-    return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_experiments_resolve(path):
-    assert path.read_text().startswith(("# CDMA", "# CODASCA", "# DRFA", "# LocalSCGDAM"))
-    for name, sections in variants(path).items():
-        config = resolve(sections)
-        assert config.algorithm["name"] == name
-        for section in ("data", "algorithm", "federation"):  # nothing was dropped
-            given = sections.get(section, {})
-            assert given.items() <= config.sections()[section].items()
-
-
 @pytest.mark.data
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_experiments_find_their_data(path, data_root):
-    config = resolve(override(read(path), [f"data.root={data_root}"]))
-    data = load(config.data, binary=PROBLEMS[config.problem["name"]].task == "binary")
+@pytest.mark.parametrize("name", experiment_names())
+def test_experiments_find_their_data(name, data_root):
+    made = plan(read_experiment(name), "cpu")
+    config = made.config(made.entrants[0])
+    options = config.data.model_copy(update={"root": data_root})
+    data = load(options, binary=PROBLEMS[config.problem["name"]].task == "binary")
+    own = {"shakespeare": 100, "ham10000-8x8": 4, "heart-disease": 4}  # clients of the source
+    expected = len(options.train_on) or own.get(options.source, options.clients)
     counts = data.train.counts[data.train.counts > 0]
-    assert len(counts) == (100 if config.data.source == "shakespeare" else config.data.clients)
-    assert config.data.source == "shakespeare" or not len(data.validation.indices)
+    assert len(counts) == expected
+    assert options.source == "shakespeare" or not len(data.validation.indices)
     assert len(data.test.indices) > 0
-
-
-def test_there_is_an_experiment_for_every_paper():
-    assert len(FILES) > 10

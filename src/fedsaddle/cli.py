@@ -2,21 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from fedsaddle import cli_data
+from fedsaddle import cli_audit, cli_bench, cli_compare, cli_data, cli_deploy, cli_reproduce
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.terminal import number as _number
 from fedsaddle.terminal import say as _say
 from fedsaddle.terminal import show as _print
+from fedsaddle.terminal import show_result
 from fedsaddle.terminal import table as _table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fedsaddle.runs.result import Result, Row
 
 app = typer.Typer(
     help="Federated minimax learning: many sites, one model, nobody's data leaves home.",
@@ -27,12 +23,18 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_data.app, name="data")
-
-MOST_FINDINGS = 6
-"""With more findings a site's line shows their mean only."""
+app.command(name="compare")(cli_compare.compare)
+app.command(name="bench")(cli_bench.bench)
+app.command(name="reproduce")(cli_reproduce.reproduce)
+app.add_typer(cli_deploy.app, name="deploy")
+app.command(name="audit")(cli_audit.audit)
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Best = Annotated[bool, typer.Option("--best", help="The best evaluated round, not the last.")]
+Split = Annotated[
+    str | None,
+    typer.Option(help="Of an NPZ file like MedMNIST's: train, val or test (by default test)."),
+]
 ModelFolder = Annotated[Path, typer.Argument(help="A run's model folder.", metavar="RUN/model")]
 
 
@@ -128,7 +130,7 @@ def train(
     if as_json:
         _say({"run": str(out), "report": str(report), **result.evaluation}, "", True)
     else:
-        _show_result(result, out)
+        show_result(result.record, out, result.best_round)
     if result.stopped:
         print(f"fedsaddle: {result.stopped}", file=sys.stderr)
         raise typer.Exit(1)
@@ -171,6 +173,7 @@ def predict(
         "scores.csv"
     ),
     best: Best = False,
+    split: Split = None,
     as_json: JSON = False,
 ) -> None:
     """Score new rows: the file's rows in order, with a score column added (one per finding).
@@ -181,7 +184,7 @@ def predict(
     """
     from fedsaddle.runs.predicting import predict_file
 
-    rows = predict_file(model, file, out, best)
+    rows = predict_file(model, file, out, best, split)
     _say({"scores": str(out), "rows": rows}, f"wrote {rows} rows to {out}", as_json)
 
 
@@ -195,6 +198,7 @@ def evaluate(
     ] = None,
     client: Annotated[str | None, typer.Option(help="Column that names the site.")] = None,
     best: Best = False,
+    split: Split = None,
     as_json: JSON = False,
 ) -> None:
     """Measure a saved model on a labelled file.
@@ -205,7 +209,7 @@ def evaluate(
     """
     from fedsaddle.runs.predicting import evaluate_file
 
-    metrics = evaluate_file(model, file, label or [], client, best)
+    metrics = evaluate_file(model, file, label or [], client, best, split)
     if as_json:
         _say(metrics, "", True)
         return
@@ -244,66 +248,6 @@ def list_(
         for row in rows:
             table.add_row(*row.values())
         _print(table)
-
-
-def _show_result(result: "Result", out: Path) -> None:
-    summary, sites = result.evaluation.get("summary", {}), result.evaluation.get("sites", [])
-    if sites and len(sites) <= 64:
-        _print(_site_table(sites))
-    last: Row = result.history[-1]
-    megabytes = (last["bytes_up"] + last["bytes_down"]) / 1e6
-    if summary.get("test/auc") is not None:
-        low, high = (_number(summary[f"test/auc_{end}"]) for end in ("low", "high"))
-        worst, name = _number(summary["test/worst_auc"]), summary["test/worst_site"]
-        print(f"pooled test AUC {_number(summary['test/auc'])} (95 % interval {low} to {high})")
-        print(f"worst site {name} {worst}; {megabytes:.3g} MB sent in {last['round']} rounds")
-    elif "test/mean_auc" in summary:
-        mean, findings = _number(summary["test/mean_auc"]), result.record.data["classes"]
-        each = ", ".join(f"{name} {_number(summary[f'test/auc_{name}'])}" for name in findings)
-        print(f"pooled test AUC: {each}; mean {mean}")
-        print(f"{megabytes:.3g} MB sent in {last['round']} rounds")
-    else:
-        accuracy = summary.get("test/accuracy")
-        shown = "" if accuracy is None else f"test accuracy {_number(accuracy)}; "
-        print(f"{shown}{megabytes:.3g} MB sent in {last['round']} rounds")
-    if result.best_round is not None and result.best_round != last["round"]:
-        print(f"best round by validation: {result.best_round} (model/best.safetensors)")
-    print(f"report: {out / 'report.html'}")
-
-
-def _finding_table(sites: list[dict[str, Any]]) -> "Table":
-    """AUC by site and finding with n+/n-, or only their mean where they are many."""
-    names = list(sites[0]["findings"])
-    names = names if len(names) <= MOST_FINDINGS else []
-    table = _table("site", "test rows", "mean AUC", *(f"{name} (n+/n-)" for name in names))
-    for site in sites:
-        cells = []
-        for found in (site["findings"][name] for name in names):
-            auc = "undefined" if found["auc"] is None else _number(found["auc"])
-            cells.append(f"{auc} ({found['n_positive']}/{found['n_negative']})")
-        mean = "undefined" if site["mean_auc"] is None else _number(site["mean_auc"])
-        table.add_row(site["name"], _number(site["rows"]), mean, *cells)
-    return table
-
-
-def _site_table(sites: list[dict[str, Any]]) -> "Table":
-    if sites[0].get("findings"):
-        return _finding_table(sites)
-    if all(site.get("n_positive") is None for site in sites):
-        table = _table("site", "test rows", "accuracy")
-        for site in sites:
-            table.add_row(site["name"], _number(site["rows"]), _number(site.get("accuracy")))
-        return table
-    table = _table("site", "test rows", "n+", "n-", "AUC", "95 % interval", "accuracy")
-    for site in sites:
-        undefined = "undefined (one class)" if site["rows"] else "no test rows"
-        auc = undefined if site.get("auc") is None else _number(site["auc"])
-        interval = ""
-        if site.get("auc_low") is not None:
-            interval = f"{_number(site['auc_low'])} to {_number(site['auc_high'])}"
-        counts = [_number(site.get(key)) for key in ("rows", "n_positive", "n_negative")]
-        table.add_row(site["name"], *counts, auc, interval, _number(site.get("accuracy")))
-    return table
 
 
 def _fail(message: str) -> NoReturn:

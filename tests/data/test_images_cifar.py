@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedsaddle.data import DataOptions, load
+from fedsaddle.data.sources import storage
 from fedsaddle.data.sources.unpickle import unpickle
 from fedsaddle.errors import UserError
 
@@ -50,6 +51,15 @@ def test_batches_in_order_then_the_test_batch(tmp_path):
     assert np.array_equal(data.inputs[4].numpy(), expected)
     assert data.labels[:9].tolist() == [0, 1, 2] * 3
     assert data.test.counts.tolist() == [0, 0, 6]
+
+
+def test_large_sets_are_memory_mapped(tmp_path, monkeypatch):
+    write_10(tmp_path)
+    plain = read(tmp_path)
+    monkeypatch.setattr(storage, "MOST_IN_MEMORY", 1000)
+    mapped = read(tmp_path)
+    assert isinstance(mapped.inputs, storage.Mapped)
+    assert torch.equal(mapped.inputs[torch.arange(21)], plain.inputs)
 
 
 def test_fine_labels_of_a_hundred(tmp_path):

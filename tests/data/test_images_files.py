@@ -235,7 +235,7 @@ def test_metadata_must_say_the_collection(tmp_path):
     table.to_csv(folder / "HAM10000_metadata", index=False)
     for path in folder.rglob("*.jpg"):
         path.unlink()
-    with pytest.raises(UserError, match=r"ISIC_\*.jpg is missing; get it with"):
+    with pytest.raises(UserError, match=r"ISIC_\*.jpg is missing; get it from https:.* by hand"):
         load(DataOptions(source="ham10000", root=tmp_path))
 
 

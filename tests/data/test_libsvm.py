@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import dump_svmlight_file
 
 from fedsaddle.data import DataOptions, load
+from fedsaddle.data.sources import storage
 from fedsaddle.data.sources.libsvm import is_libsvm
 from fedsaddle.errors import UserError
 
@@ -99,6 +101,15 @@ def test_a_name_without_suffix_must_look_like_it(tmp_path):
         load(DataOptions(source=str(tmp_path / "notes")))
     with pytest.raises(UserError, match=r"a9a is missing; .*fedsaddle data fetch a9a"):
         load(DataOptions(source="a9a", root=tmp_path))
+
+
+def test_large_matrices_are_memory_mapped(write, monkeypatch):
+    source = write("a.svm", *rows(50))
+    plain = load(DataOptions(source=source))
+    monkeypatch.setattr(storage, "MOST_IN_MEMORY", 100)
+    mapped = load(DataOptions(source=source))
+    assert isinstance(mapped.inputs, storage.Mapped)
+    assert torch.equal(mapped.inputs[torch.arange(50)], plain.inputs)
 
 
 @pytest.mark.data

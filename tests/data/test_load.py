@@ -1,8 +1,10 @@
 """From files and options to clients."""
 
+import io
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedsaddle.data import DataOptions, load, load_table
-from fedsaddle.data.sources import SOURCES
+from fedsaddle.data.sources import SOURCES, storage
 from fedsaddle.errors import UserError
 
 ROOT = Path(os.environ.get("FEDSADDLE_DATA", ""))
@@ -463,6 +465,51 @@ def test_npz_images_are_kept_as_they_are(write):
     assert (data.names, data.input_shape, data.classes) == (("a", "b"), (1, 4, 4), ("-1", "1"))
     assert torch.equal(data.inputs, torch.from_numpy(X.astype(np.float32)))
     assert data.preprocessing is None
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int16, bool])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_npz_arrays_are_memory_mapped(tmp_path, monkeypatch, dtype, packed, order):
+    X = np.asarray(np.random.default_rng(0).integers(0, 200, (30, 4, 5)), dtype=dtype, order=order)
+    names = [str(tmp_path / name) for name in ("a.npz", "b.npz")]
+    for name, rows in zip(names, (slice(0, 10), slice(10, 30)), strict=True):
+        some = np.asarray(X[rows], order=order)
+        (np.savez_compressed if packed else np.savez)(name, X=some, y=np.arange(len(some)) % 2)
+    plain = load(DataOptions(source=names))
+    monkeypatch.setattr(storage, "MOST_IN_MEMORY", 100)
+    monkeypatch.setattr(storage, "BLOCK", 70)  # several blocks, none of a whole number of rows
+    mapped = load(DataOptions(source=names))
+    assert isinstance(mapped.inputs, storage.Mapped)
+    everything = torch.arange(30)
+    assert torch.equal(mapped.inputs[everything], plain.inputs)
+    assert mapped.take(everything).dtype == torch.float32
+    assert torch.equal(mapped.take(everything), plain.take(everything))
+    expected = X / 127.5 - 1 if dtype is np.uint8 else X.astype(float)
+    assert np.allclose(plain.take(everything).numpy(), expected)
+
+
+def test_mapped_numbers_must_be_finite(tmp_path, monkeypatch):
+    X = np.zeros((30, 4, 5))
+    X[17, 2, 3] = np.nan
+    np.savez(tmp_path / "a.npz", X=X, y=np.arange(30) % 2)
+    monkeypatch.setattr(storage, "MOST_IN_MEMORY", 100)
+    monkeypatch.setattr(storage, "BLOCK", 700)
+    with pytest.raises(UserError, match=r"a.npz: inputs must be finite, but row 18 is not"):
+        load(DataOptions(source=str(tmp_path / "a.npz")))
+    assert list((tmp_path / storage.CACHE).iterdir()) == []
+
+
+def test_a_member_that_unpacks_to_more_than_its_shape_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    file = io.BytesIO()
+    np.save(file, np.zeros((4, 2, 2)))
+    np.savez_compressed(path, y=np.arange(4) % 2)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", file.getvalue() + bytes(50_000_000))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(UserError, match=r"'X' unpacks to .* bytes, but its shape \(4, 2, 2\)"):
+        load(DataOptions(source=str(path)))
 
 
 def test_npz_sites_must_agree(write):

@@ -84,3 +84,20 @@ def test_an_attack_works_where_gradients_are_switched_off() -> None:
     with torch.no_grad():
         attacked = pgd(lambda a: a.sum(dim=1), torch.zeros(1, 2), 0.1)
     assert torch.allclose(attacked, torch.full((1, 2), 0.1))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_an_attack_keeps_to_the_range_of_the_data(norm: str) -> None:
+    """On a linear loss with ℓ∞ the best within ball and range is known coordinate by coordinate."""
+    random = np.random.default_rng(2)
+    w = torch.from_numpy(random.normal(size=6))
+    rows = torch.from_numpy(random.uniform(0, 1, size=(9, 6)))
+    found = pgd(lambda a: a @ w, rows, 0.3, 20, norm, within=(0.0, 1.0))
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+    free = pgd(lambda a: a @ w, rows, 0.3, 20, norm)
+    assert not ((free >= 0) & (free <= 1)).all()
+    if norm == "linf":
+        assert torch.allclose(found, (rows + 0.3 * w.sign()).clamp(0, 1), atol=1e-12)
+    else:
+        assert float((found - rows).norm(dim=1).max()) <= 0.3 + 1e-12
+        assert ((found @ w) > (rows @ w)).all()

@@ -15,6 +15,7 @@ from torch.nn import functional
 import fedsaddle
 from fedsaddle.algorithms import ALGORITHMS
 from fedsaddle.data import FederatedData
+from fedsaddle.errors import UserError
 from fedsaddle.models import ModelOptions
 from fedsaddle.problems import Ball, Batch, Robust
 from fedsaddle.problems.oracle import Oracle
@@ -194,3 +195,68 @@ def test_pictures_have_a_picture_as_perturbation() -> None:
     data = FederatedData.from_clients(clients)
     result = fedsaddle.train("robust", data, rounds=1, model=ModelOptions(name="mlp"))
     assert result.y["perturbation"].shape == (1, 4, 4)
+
+
+# --- the range of the data ------------------------------------------------------------------------
+
+
+def images(high: int = 256) -> FederatedData:
+    random = np.random.default_rng(0)
+    clients = [
+        (random.integers(0, high, (20, 1, 3, 3)).astype(np.uint8), np.arange(20) % 3)
+        for _ in range(2)
+    ]
+    return FederatedData.from_clients(clients)
+
+
+def test_images_have_a_range_and_tables_have_none() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    assert Robust(model=network).prepare(images()).input_range == (-1.0, 1.0)
+    assert Robust(model=network, input_range=(0, 1)).prepare(images()).input_range == (0.0, 1.0)
+    table = FederatedData.from_clients([(INPUTS.float(), LABELS)] * 2)
+    assert Robust(model=nn.Linear(3, 4)).prepare(table).input_range is None
+    with pytest.raises(UserError, match=r"problem\.input_range"):
+        Robust(model=nn.Linear(3, 4), clip=True).prepare(table)
+    with pytest.raises(ValidationError, match="lowest value, then the highest"):
+        linear(4, input_range=(1, 0))
+
+
+def test_clipped_rows_in_the_loss_and_in_robust_loss() -> None:
+    """The objective with every number of a + y cut to the range, and the largest found by scipy."""
+    inside = (-1.0, 1.0)
+    problem = linear(4, penalty=0.3, clip=True, input_range=inside, ascent_steps=200)
+    rows = INPUTS.clamp(*inside)
+
+    def clipped(y: np.ndarray) -> float:
+        moved = (rows + torch.from_numpy(y)).clamp(*inside)
+        at = objective(problem, moved, LABELS, np.zeros(3))
+        return at - problem.penalty / 2 * float(np.square(y).sum())
+
+    found = problem.loss(named(problem), {"perturbation": Y}, Batch(rows, LABELS))
+    assert float(found) == pytest.approx(clipped(Y.numpy()), abs=1e-12)
+    starts = [np.zeros(3), *RANDOM.normal(size=(20, 3))]
+    best = max(-minimize(lambda y: -clipped(y), s, method="Nelder-Mead").fun for s in starts)
+    metric = measure(problem, Batch(rows[:5], LABELS[:5]), Batch(rows[5:], LABELS[5:]))
+    assert clipped(np.zeros(3)) < metric["robust_loss"] <= best + 1e-6
+
+
+def test_pgd_accuracy_is_of_rows_within_the_range() -> None:
+    """Pixels at the edge cannot be pushed out: an attack that needs to is withstood."""
+    model = nn.Linear(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.fill_(-1.0)
+        model.bias.fill_(1.05)  # positive below 1.05: only rows outside the range are called 0
+    rows, labels = torch.tensor([[1.0], [0.9]]).double(), torch.tensor([1, 1])
+    accuracies = {}
+    for within in (None, (-1.0, 1.0)):
+        problem = Robust(model=model, input_shape=[1], input_range=within, pgd_eps=0.2)
+        at = {"perturbation": torch.zeros(1).double()}
+        metrics = problem.extra_metrics(named(problem), at, over(Batch(rows, labels)), None)
+        accuracies[within] = metrics["pgd_accuracy"]
+    assert accuracies == {None: 0.0, (-1.0, 1.0): 1.0}
+
+
+def test_a_clipped_run_from_start_to_end() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    result = fedsaddle.train(Robust(model=network, clip=True), images(), "local-sgda", rounds=3)
+    assert 0 <= result.history[-1]["test/pgd_accuracy"] <= 1

@@ -261,6 +261,12 @@ class FederatedData:
         """The shape of one row's inputs."""
         return tuple(self.inputs.shape[1:])
 
+    @property
+    def input_range(self) -> tuple[float, float] | None:
+        """Lowest and highest value that an input can have, where that is known: of bytes."""
+        in_bytes = len(self.inputs) and self.inputs[torch.tensor([0])].dtype == torch.uint8
+        return (-1.0, 1.0) if in_bytes else None
+
     def take(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The inputs of some rows; bytes become numbers in [−1, 1], tokens stay tokens."""
         return as_numbers(self.inputs[rows], dtype)
@@ -338,11 +344,12 @@ def as_numbers(inputs: torch.Tensor, dtype: torch.dtype | None = None) -> torch.
     return inputs.long() if inputs.dtype == torch.int32 else inputs.to(dtype or inputs.dtype)
 
 
-def strata(labels: np.ndarray) -> np.ndarray:
+def strata(labels: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
     """The class by which a row is dealt and split: its label, or its rarest positive finding.
 
     Of several findings a row counts for the one that fewest rows have (1, 2, …), 0 without any, so
     that rare findings are spread most evenly; whole combinations would mostly be of one row.
+    ``counts`` has the number of rows with each finding, where there are more rows elsewhere.
 
     >>> strata(np.array([[1, 0], [1, 1], [0, -1], [1, -1]])).tolist()
     [1, 2, 0, 1]
@@ -350,8 +357,8 @@ def strata(labels: np.ndarray) -> np.ndarray:
     if labels.ndim == 1:
         return labels
     positive = labels == 1
-    counts = positive.sum(axis=0)
-    rarest = np.where(positive, counts, len(labels) + 1).argmin(axis=1)
+    counts = positive.sum(axis=0) if counts is None else counts
+    rarest = np.where(positive, counts, counts.max() + 1).argmin(axis=1)
     return np.where(positive.any(axis=1), rarest + 1, 0)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from fedsaddle.data.sources.medmnist import DESCRIPTIONS as MEDMNIST
+from fedsaddle.data.sources.published import BY_HAND
 from fedsaddle.errors import UserError, nearest
 
 Progress = Callable[[str, int, int | None], None]
@@ -209,13 +210,6 @@ DOWNLOADS = {
         for name in MEDMNIST
     },
 }
-
-BY_HAND = {
-    "ham10000": "https://doi.org/10.7910/DVN/DBW86T",
-    "ham10000-8x8": "https://doi.org/10.7910/DVN/DBW86T",
-    "shakespeare-leaf": "https://leaf.cmu.edu",
-}
-"""Data sets behind a form, or made by scripts: where to get them."""
 
 
 def came_from(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,27 +38,41 @@ def encode(
     ([1, 1, 0, 0], ('not {0,1}', '{0,1}'))
     """
     distinct, counts = np.unique(values.astype(str), return_counts=True)
-    known = list(order) or _in_order(distinct.tolist())
-    if len(distinct) == 1:
-        raise UserError(f"{where}: every label is '{distinct[0]}'; two classes are needed.")
+    found = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+    classes = choose_classes(found, positive, binary, where, order)
+    return match(values, classes, where), classes
+
+
+def choose_classes(
+    found: Mapping[str, int],
+    positive: str | None,
+    binary: bool,
+    where: str,
+    order: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """The class names of ``encode``, from how many rows have each label value.
+
+    >>> choose_classes({"well": 2, "sick": 1}, None, True, "all sites")
+    ('well', 'sick')
+    """
+    known = list(order) or _in_order(sorted(found))
+    if len(found) == 1:
+        raise UserError(f"{where}: every label is '{next(iter(found))}'; two classes are needed.")
     if positive is not None:
         positive = _positive(positive, known, bool(order), where)
     if positive is not None and len(known) > 2:
-        classes: tuple[str, ...] = (f"not {positive}", positive)
-    elif len(known) == 2:
-        rarer = distinct[counts == counts.min()][-1]
-        positive = positive or _obvious(known) or str(rarer)
-        negative = known[1] if known[0] == positive else known[0]
-        classes = (negative, positive)
-    elif binary:
-        shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        return (f"not {positive}", positive)
+    if len(known) == 2:
+        rarer = max(value for value in found if found[value] == min(found.values()))
+        positive = positive or _obvious(known) or rarer
+        return (known[1] if known[0] == positive else known[0], positive)
+    if binary:
         raise UserError(
-            f"{where}: the label has {len(known)} values ({shown}) but the problem needs two; "
+            f"{where}: the label has {len(known)} values ({_listed(known)}) but the problem needs "
+            "two; "
             f'set data.positive = "{known[-1]}" (or another value), or choose problem risk.'
         )
-    else:
-        classes = tuple(known)
-    return match(values, classes, where), classes
+    return tuple(known)
 
 
 def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarray:
@@ -83,7 +97,7 @@ def match(values: np.ndarray, classes: tuple[str, ...], where: str) -> np.ndarra
     if (labels == -1).any():
         row = int(np.argmax(labels == -1))
         raise UserError(
-            f"{where}: unknown label '{values[row]}' in row {row + 1}; "
+            f"{where}: unknown label {str(values[row])!r} in row {row + 1}; "
             f"{nearest(values[row], classes)}"
         )
     return labels
@@ -112,10 +126,10 @@ def encode_findings(
         present = _present(distinct) if wanted is None else wanted
         absent = [value for value in distinct if present is None or value not in present]
         if present is None or len(absent) > 1:
-            shown = ", ".join(distinct[:10]) + (", …" if len(distinct) > 10 else "")
             raise UserError(
-                f"{where}: the finding '{name}' has the values {shown}; it must be 1 or 0, yes or "
-                "no, true or false, or have one value beside data.positive (empty or -1: unknown)."
+                f"{where}: the finding '{name}' has the values {_listed(distinct)}; it must be 1 "
+                "or 0, yes or no, true or false, or have one value beside data.positive (empty or "
+                "-1: unknown)."
             )
         labels[known, k] = np.isin(column[known].astype(str), sorted(map(str, present)))
     return labels
@@ -165,6 +179,17 @@ def _positive(wanted: str, known: list[str], numbered: bool, where: str) -> str:
             f"data.positive: a label of {where} has a comma, so only one value can be positive."
         )
     return "{" + ",".join(members) + "}"
+
+
+def _listed(values: Sequence[str]) -> str:
+    """The first values in a sentence; white space and commas are quoted.
+
+    >>> _listed(["a", " ", "b"])
+    "a, ' ', b"
+    """
+    plain = (value.isprintable() and value.strip(" ,") == value != "" for value in values[:10])
+    shown = [value if bare else repr(value) for value, bare in zip(values[:10], plain, strict=True)]
+    return ", ".join(shown) + (", …" if len(values) > 10 else "")
 
 
 def _is_set(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
     """
     from fedsaddle.data.sources import read
 
+    seed = seed if options.seed is None else options.seed
     raw = read(options, binary)
     n = sum(part.n_rows for part in raw.parts)
     labels = np.zeros(n, dtype=np.int64)
@@ -71,11 +72,11 @@ def load(options: DataOptions, *, seed: int = 0, binary: bool = True) -> Federat
         kept = kept[partition.subsample_positives(labels[kept], options.positive_ratio, seed)]
     dealt = strata(labels[kept])
     owner, names = _clients(options, raw, dealt, kept, seed)
-    parts = _split(options, raw, dealt, owner, kept, marks, seed)
+    parts = split_rows(options, raw, dealt, owner, kept, marks, seed)
     if np.isin(marks, (VALIDATION, TEST)).any():
         whose = raw.clients if options.partition in (None, "column", "feature") else None
-        kept, names, parts = _add_held_out(marks, whose, kept, names, parts)
-    train, validation, test = parts
+        kept, names, parts = add_held_out(marks, whose, kept, names, parts)
+    train, validation, test = only_training(options, raw, names, parts)
 
     preprocessing = None
     if raw.table is not None:
@@ -265,7 +266,7 @@ def _original(raw: Raw, labels: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return codes if len(known) > 2 else labels
 
 
-def _split(
+def split_rows(
     options: DataOptions,
     raw: Raw,
     labels: np.ndarray,
@@ -285,7 +286,7 @@ def _split(
     return split_clients(labels, owner, test, validation, seed)
 
 
-def _add_held_out(
+def add_held_out(
     marks: np.ndarray,
     clients: np.ndarray | None,
     kept: np.ndarray,
@@ -307,6 +308,25 @@ def _add_held_out(
     return np.concatenate([kept, rows]), names, (more[0], more[1], more[2])
 
 
+def only_training(
+    options: DataOptions, raw: Raw, names: tuple[str, ...], parts: tuple[Rows, Rows, Rows]
+) -> tuple[Rows, Rows, Rows]:
+    """The split without the training and validation rows of clients that are not to train."""
+    for name in options.train_on:
+        if name not in names:
+            hint = nearest(name, list(names))
+            raise UserError(f"data.train_on: {raw.source} has no client '{name}'; {hint}")
+    if not options.train_on:
+        return parts
+    train, validation = (
+        Rows.from_lists(
+            [r if n in options.train_on else r[:0] for n, r in zip(names, rows, strict=True)]
+        )
+        for rows in parts[:2]
+    )
+    return train, validation, parts[2]
+
+
 def _preprocessing(
     options: DataOptions,
     raw: Raw,
@@ -316,8 +336,6 @@ def _preprocessing(
     names: tuple[str, ...],
 ) -> tuple[pd.DataFrame, Preprocessing]:
     """The table with typed columns, and the preprocessing fitted on its training rows."""
-    import pandas as pd
-
     for option in ("drop", "numeric", "categorical", "zero_is_missing"):
         for name in getattr(options, option):
             if name not in table.columns:
@@ -344,13 +362,7 @@ def _preprocessing(
     for name in options.zero_is_missing:
         if schema.get(name) == "categorical":
             raise UserError(f"data.zero_is_missing: column '{name}' is not numeric.")
-    table = pd.DataFrame(
-        {
-            name: numbers(table[name])[0] if kind == "numeric" else texts(table[name])
-            for name, kind in schema.items()
-        },
-        index=table.index,
-    )
+    table = typed_table(table, schema)
     groups = np.array_split(np.arange(len(train)), min(len(train), MOST_SITES))
     frames = [
         table.iloc[kept[train.indices[train.offsets[g[0]] : train.offsets[g[-1] + 1]]]]
@@ -370,3 +382,14 @@ def _preprocessing(
         where=[names[g[0]] if len(g) == 1 else f"{names[g[0]]} … {names[g[-1]]}" for g in groups],
     )
     return table, fitted
+
+
+def typed_table(table: pd.DataFrame, schema: Mapping[str, str]) -> pd.DataFrame:
+    """The columns of a schema as numbers or as tidy text."""
+    import pandas as pd
+
+    columns = {
+        name: numbers(table[name])[0] if kind == "numeric" else texts(table[name])
+        for name, kind in schema.items()
+    }
+    return pd.DataFrame(columns, index=table.index)

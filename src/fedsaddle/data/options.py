@@ -66,6 +66,11 @@ class DataOptions(BaseModel):
     min_rows: int = Field(
         1, ge=1, description="Column partition: leave out clients with fewer rows than this."
     )
+    train_on: list[str] = Field(
+        [],
+        description="Clients whose rows train (default: all); of the others only the test rows "
+        "are used.",
+    )
     alpha: float = Field(
         0.5,
         gt=0,
@@ -89,8 +94,11 @@ class DataOptions(BaseModel):
         None,
         ge=0,
         lt=1,
-        description="Share of each client's rows for validation (default: 0.1, or 0 if the source "
-        "has validation rows of its own).",
+        description="Share of each client's rows for validation (default: 0.1, or none but the "
+        "source's own validation rows if it has any; 0: all rows train, those too).",
+    )
+    seed: int | None = Field(
+        None, ge=0, description="Seed of the partition and the split (default: the run's)."
     )
     image_size: int | None = Field(
         None, ge=1, le=4096, description="Image files: height and width in pixels (default: 32)."

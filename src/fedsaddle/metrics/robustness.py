@@ -52,12 +52,13 @@ def pgd(
     steps: int = 10,
     norm: Norm = "linf",
     rate: float | None = None,
+    within: tuple[float, float] | None = None,
 ) -> Tensor:
     """Every row moved by at most `eps` so that its loss grows: projected gradient steps.
 
     A step goes along the sign of the gradient (ℓ∞) or along the gradient scaled to length one
-    (ℓ2), and back to the ball around the row. It starts at the row itself, so that there is no
-    randomness, and leaves the range of the data free.
+    (ℓ2), and back to the ball around the row and to the range of the data. It starts at the row
+    itself, so that there is no randomness.
 
     Args:
         loss: a loss of every row, `(n,)`, or their sum.
@@ -66,9 +67,12 @@ def pgd(
         steps: number of steps.
         norm: "linf" or "l2".
         rate: length of a step; 2.5 eps/steps when left out.
+        within: lowest and highest value that a number of a row can have, if there are any.
 
     >>> pgd(lambda a: (a * torch.tensor([1.0, -2.0])).sum(1), torch.zeros(1, 2), 0.1)
     tensor([[ 0.1000, -0.1000]])
+    >>> pgd(lambda a: a.sum(1), torch.tensor([[0.95, 0.0]]), 0.1, within=(0, 1))
+    tensor([[1.0000, 0.1000]])
 
     Reference: Madry et al. (2018), Towards deep learning models resistant to adversarial attacks.
     """
@@ -83,6 +87,8 @@ def pgd(
         else:
             moved = moved + step * gradient / _length(gradient).clamp(min=1e-30)
             moved = moved * (eps / _length(moved).clamp(min=1e-30)).clamp(max=1)
+        if within is not None:  # rows are in the range, so this brings them no farther away
+            moved = (inputs + moved).clamp(*within) - inputs
     return inputs + moved
 
 

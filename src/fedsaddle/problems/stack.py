@@ -21,20 +21,25 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-_FACTS = frozenset(  # noqa: SIM905
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FACTS = _words(
     "shape dtype device ndim layout requires_grad is_cuda is_cpu is_meta is_sparse is_nested "
     "is_quantized is_mkldnn is_leaf dim size numel nelement __len__ is_floating_point is_complex "
-    "element_size ndimension is_same_size stride is_contiguous __hash__".split()
+    "element_size ndimension is_same_size stride is_contiguous __hash__"
 )
 """What the tensor of one client can be asked, without looking at its values."""
-_ELEMENTWISE = frozenset(  # noqa: SIM905
+_ELEMENTWISE = _words(
     "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt square "
     "pow sin cos tanh sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
     "hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy eq ne lt le gt ge "
     "logical_and logical_or logical_not isfinite isnan float double half long int bool to type_as "
     "detach clone contiguous __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ "
     "__rtruediv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ __le__ __gt__ "
-    "__ge__ bitwise_and bitwise_xor bitwise_right_shift".split()
+    "__ge__ bitwise_and bitwise_xor bitwise_right_shift"
 )
 """Functions whose result at an element depends on that element alone."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedsaddle.data import FederatedData
+from fedsaddle.data.facts import Facts
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.metrics import higher_is_better, metric_names
 from fedsaddle.problems import Problem
@@ -31,12 +31,12 @@ class Best:
         return True
 
 
-def best_metric(wanted: str | None, data: FederatedData, problem: Problem) -> tuple[str, bool]:
+def best_metric(wanted: str | None, facts: Facts, problem: Problem) -> tuple[str, bool]:
     """The metric that picks the best model, checked before anything runs; is larger better?"""
-    task = data.task if problem.predicts else "none"
-    splits = [split for split in ("validation", "test") if len(getattr(data, split).indices)]
+    task = facts.task if problem.predicts else "none"
+    splits = [split for split in ("validation", "test") if facts.measured(split)]
     own = {f"{split}/{name}": up for split in splits for name, up in problem.extra.items()}
-    measured = [name for split in splits for name in metric_names(task, split, data.classes)]
+    measured = [name for split in splits for name in metric_names(task, split, facts.classes)]
     known = [OBJECTIVE, *measured, *own]
     if wanted is None:
         preferred = (problem.best_metric, "validation/auc", "validation/accuracy")

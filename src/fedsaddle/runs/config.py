@@ -149,12 +149,21 @@ def check_solves(method: Algorithm, problem: Problem) -> None:
 def read(path: Path) -> Sections:
     """The sections of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         hint = f" The data set of that name is '--data {path}'." if str(path) in SOURCES else ""
         raise UserError(f"{path}: there is no such file.{hint}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a TOML file: {error}.") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> Sections:
+    """The sections of a TOML text."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{where}: not a TOML file: {error}.") from None
 
 
 def collect(

@@ -30,8 +30,8 @@ class RunRecord:
     evaluation: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path) -> "RunRecord":
-        """The record of a run folder."""
+    def load(cls, folder: Path, ledger: bool = True) -> "RunRecord":
+        """The record of a run folder, with or without its ledger, which may be long."""
         if not (folder / "config.toml").is_file():
             raise UserError(f"{folder}: this is no run folder (there is no config.toml in it).")
         try:
@@ -41,7 +41,7 @@ class RunRecord:
                 environment=_json(folder / "environment.json"),
                 data=_json(folder / "data.json"),
                 history=read_lines(folder / "metrics.jsonl"),
-                ledger=read_lines(folder / "ledger.jsonl"),
+                ledger=read_lines(folder / "ledger.jsonl") if ledger else [],
                 evaluation=_json(folder / "evaluation.json"),
             )
         except (ValueError, OSError) as error:

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsaddle.data import FederatedData, Preprocessing
+from fedsaddle.data import Preprocessing
+from fedsaddle.data.facts import Facts
 from fedsaddle.data.federated import Store, as_numbers
-from fedsaddle.data.sources.images import ImageFiles, ImageFormat
+from fedsaddle.data.sources.images import ImageFormat
 from fedsaddle.errors import UserError, nearest
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
 from fedsaddle.models import ModelOptions, build
 from fedsaddle.problems import NetworkProblem, Problem
+from fedsaddle.problems.base import DataFacts
 from fedsaddle.runs.folder import read_tensors, write_json, write_tensors
 
 FORMAT = 1
@@ -30,19 +32,19 @@ MOST_NUMBERS = 2**24
 """About so many input numbers go through the network at once."""
 
 
-def describe(problem: Problem, data: FederatedData, model: ModelOptions | None) -> dict[str, Any]:
+def describe(problem: Problem, facts: Facts, model: ModelOptions | None) -> dict[str, Any]:
     """The contents of `model.json`."""
     return {
         "format": FORMAT,
         "problem": problem.name or type(problem).__name__,
-        "task": data.task,
-        "classes": list(data.classes),
-        "input_shape": list(data.input_shape),
-        "outputs": outputs_for(data),
-        "positive": data.positive,
-        "images": vars(data.inputs.format) if isinstance(data.inputs, ImageFiles) else None,
+        "task": facts.task,
+        "classes": list(facts.classes),
+        "input_shape": list(facts.input_shape),
+        "outputs": outputs_for(facts),
+        "positive": facts.positive,
+        "images": None if facts.images is None else vars(facts.images),
         "model": None if model is None else _architecture(model),
-        "preprocessing": None if data.preprocessing is None else data.preprocessing.to_json(),
+        "preprocessing": None if facts.preprocessing is None else facts.preprocessing.to_json(),
     }
 
 
@@ -52,9 +54,9 @@ def _architecture(model: ModelOptions) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=started)
 
 
-def outputs_for(data: FederatedData) -> int:
+def outputs_for(facts: DataFacts) -> int:
     """One output for two classes, otherwise one per class or finding."""
-    return data.n_classes if data.task in ("multiclass", "multilabel") else 1
+    return facts.n_classes if facts.task in ("multiclass", "multilabel") else 1
 
 
 def save_weights(path: Path, layout: Layout, z: Tensor, carried: Tensor) -> None:
@@ -67,9 +69,9 @@ def save_description(folder: Path, description: dict[str, Any]) -> None:
     write_json(folder / "model.json", description)
 
 
-def starting_network(options: ModelOptions, data: FederatedData, seed: int) -> nn.Module:
+def starting_network(options: ModelOptions, facts: DataFacts, seed: int) -> nn.Module:
     """The network for this data, with the weights of `model.init` where one is given."""
-    network = build(options, data.input_shape, outputs_for(data), seed)
+    network = build(options, facts.input_shape, outputs_for(facts), seed)
     if options.init is None:
         return network
     names = list(network.state_dict())
@@ -122,6 +124,8 @@ class SavedModel:
     """The values that mean a finding is present, where they are not the usual ones."""
     images: ImageFormat | None = None
     """How image files become inputs, for a model that was trained on some."""
+    input_shape: tuple[int, ...] | None = None
+    """The shape of one row's inputs, where it was saved."""
 
     @classmethod
     def load(cls, folder: Path, best: bool = False) -> "SavedModel":
@@ -152,6 +156,7 @@ class SavedModel:
             None if preprocessing is None else Preprocessing.from_json(preprocessing),
             saved.get("positive"),
             None if images is None else ImageFormat(images["size"], images["mode"]),
+            tuple(saved["input_shape"]),
         )
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.partition import natural_order
@@ -25,6 +27,7 @@ from fedsaddle.data.sources.raw import Raw
 from fedsaddle.data.sources.shakespeare import leaf, plays, tiny
 from fedsaddle.data.sources.stl import stl_10
 from fedsaddle.data.sources.tables import tables
+from fedsaddle.data.splits import TRAIN, VALIDATION
 from fedsaddle.errors import UserError, nearest
 
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -79,6 +82,9 @@ def read(options: DataOptions, binary: bool) -> Raw:
     for option in ("image_size", "image_mode"):
         if getattr(options, option) is not None and not isinstance(raw.array, ImageFiles):
             raise UserError(f"data.{option} is for image files, and {raw.source} has none.")
+    if options.validation == 0 and raw.split is not None:
+        # Who wants no validation rows wants them to train: the publisher's too.
+        raw = replace(raw, split=np.where(raw.split == VALIDATION, TRAIN, raw.split))
     return raw
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.partition import natural_order
 from fedsaddle.data.sources.raw import Part, Raw
-from fedsaddle.data.sources.storage import as_text, locate_any, missing
+from fedsaddle.data.sources.storage import Block, as_text, gather, locate_any, missing
 from fedsaddle.data.sources.unpickle import unpickle
 from fedsaddle.data.splits import TEST, TRAIN
 from fedsaddle.errors import UserError
@@ -37,28 +38,38 @@ def cifar_100(options: DataOptions, binary: bool) -> Raw:
 
 def _read(source: str, files: list[tuple[Path, int]], key: str, meta: Path, names: str) -> Raw:
     classes = _classes(source, meta, names)
-    images, labels, parts, split = [], [], [], []
+    blocks, labels, parts, split = [], [], [], []
     for path, mark in files:
         found = _unpickled(source, path)
-        data, codes = found.get("data"), found.get(key)
-        if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072:
-            raise UserError(f"{path}: 'data' must be an array of bytes with 3072 columns.")
+        data, codes = _pixels(found, path), found.get(key)
         if not isinstance(codes, list) or not all(type(code) is int for code in codes):
             raise UserError(f"{path}: '{key}' must be a list of whole numbers.")
         if len(codes) != len(data) or not codes:
             raise UserError(f"{path}: {len(data)} images but {len(codes)} labels.")
-        images.append(data.reshape(-1, *SHAPE))
+        blocks.append(Block(path, len(data), partial(_read_images, source, path)))
         labels.append(as_text(np.array(codes), classes, path))
         parts.append(Part(str(path), len(data)))
         split.append(np.full(len(data), mark, dtype=np.int8))
     return Raw(
         source=source,
         parts=tuple(parts),
-        array=np.concatenate(images),
+        array=gather(blocks, SHAPE),
         labels=np.concatenate(labels),
         classes=classes,
         split=np.concatenate(split),
     )
+
+
+def _pixels(found: dict[str, object], path: Path) -> np.ndarray:
+    data = found.get("data")
+    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072:
+        raise UserError(f"{path}: 'data' must be an array of bytes with 3072 columns.")
+    return data
+
+
+def _read_images(source: str, path: Path, out: np.ndarray) -> None:
+    """Once more from the file, so that one file's images at most are in memory beside ``out``."""
+    out[...] = _pixels(_unpickled(source, path), path).reshape(-1, *SHAPE)
 
 
 def _classes(source: str, path: Path, key: str) -> tuple[str, ...]:

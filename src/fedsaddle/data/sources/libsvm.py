@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsaddle.data.federated import Store
 from fedsaddle.data.options import DataOptions
 from fedsaddle.data.preprocess import tidy
 from fedsaddle.data.sources.published import fetch_advice, locate
 from fedsaddle.data.sources.raw import Part, Raw
+from fedsaddle.data.sources.storage import Block, gather
 from fedsaddle.data.splits import TEST, TRAIN
 from fedsaddle.errors import UserError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 SUFFIXES = (".libsvm", ".svm", ".svmlight")
 MOST_BYTES = 4 * 2**30
-"""Rows become dense; a larger matrix is refused."""
+MOST_TIMES = 64
+"""Rows become dense: at most to so many bytes, or so many times the size of the files."""
 
 _LINE = re.compile(rb"\s*[+-]?[0-9.]+(e[+-]?[0-9]+)?(\s+[0-9]+:\S+)+\s*(#.*)?")
 
@@ -46,7 +54,10 @@ def a9a(options: DataOptions, binary: bool) -> Raw:
 
 
 def libsvm(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
-    """Read the files into one dense float32 matrix; several training files are one site each."""
+    """Read the files into one dense float32 matrix; several training files are one site each.
+
+    The numbers that the files list are held in memory; the matrix is memory-mapped if it is large.
+    """
     for option in ("label", "client"):
         if getattr(options, option) is not None:
             raise UserError(f"data.{option} does not apply to LIBSVM files; remove it.")
@@ -68,8 +79,7 @@ def libsvm(options: DataOptions, paths: list[Path], binary: bool) -> Raw:
     )
 
 
-def _read(paths: list[Path], width: int | None) -> tuple[np.ndarray, list[np.ndarray]]:
-    from scipy import sparse
+def _read(paths: list[Path], width: int | None) -> tuple[np.ndarray | Store, list[np.ndarray]]:
     from sklearn.datasets import load_svmlight_file
 
     loaded = []
@@ -87,13 +97,25 @@ def _read(paths: list[Path], width: int | None) -> tuple[np.ndarray, list[np.nda
     if width < max(found):
         where = paths[found.index(max(found))]
         raise UserError(f"data.width: {where} has a feature {max(found)}, more than {width}.")
-    n = sum(X.shape[0] for X, _ in loaded)
-    if 4 * n * width > MOST_BYTES:
-        raise UserError(
-            f"{paths[0]}: {n} rows of {width} features are {4 * n * width / 2**30:.0f} GB when "
-            "dense; choose a smaller data set."
-        )
-    for X, _ in loaded:
+    _check_density(paths, sum(X.shape[0] for X, _ in loaded), width)
+    blocks = []
+    for path, (X, _) in zip(paths, loaded, strict=True):
         X.resize(X.shape[0], width)  # the largest index may be missing from a file
-    X = sparse.vstack([X for X, _ in loaded]).toarray()
-    return X, [np.array([tidy(y) for y in ys], dtype=object) for _, ys in loaded]
+        blocks.append(Block(path, X.shape[0], partial(_fill_dense, X)))
+    labels = [np.array([tidy(y) for y in ys], dtype=object) for _, ys in loaded]
+    return gather(blocks, (width,), np.float32), labels
+
+
+def _check_density(paths: list[Path], n: int, width: int) -> None:
+    """A small file can list a few numbers of huge rows: those are not written out."""
+    size, listed = 4 * n * width, sum(path.stat().st_size for path in paths)
+    if size > max(MOST_BYTES, MOST_TIMES * listed):
+        raise UserError(
+            f"{paths[0]}: {n} rows of {width} features are {size / 2**30:.0f} GB when dense, and "
+            "nearly all of them 0; choose a data set with fewer features."
+        )
+
+
+def _fill_dense(X: csr_matrix, out: np.ndarray) -> None:
+    for start in range(0, len(out), 1024):
+        out[start : start + 1024] = X[start : start + 1024].toarray()

@@ -8,28 +8,17 @@ without it a problem for several findings takes all.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from io import BufferedIOBase
 from math import prod
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
+from fedsaddle.data.federated import Store
 from fedsaddle.data.options import DataOptions
+from fedsaddle.data.sources.npz import Arrays
 from fedsaddle.data.sources.raw import Part, Raw
-from fedsaddle.data.sources.storage import (
-    Block,
-    as_text,
-    fill,
-    fill_rows,
-    gather,
-    locate_any,
-    nothing_more,
-    readable,
-)
+from fedsaddle.data.sources.storage import Block, as_text, gather, locate_any
 from fedsaddle.data.splits import TEST, TRAIN, VALIDATION
 from fedsaddle.errors import UserError
 
@@ -76,45 +65,35 @@ def has_splits(path: Path) -> bool:
 
 def read_splits(options: DataOptions, path: Path, name: str, binary: bool) -> Raw:
     """One NPZ file; a split that it lacks has no rows."""
-    with readable(path, "NPZ"), zipfile.ZipFile(path) as archive:
-        present = archive.namelist()
-    splits = [split for split in SPLITS if f"{split}_images.npy" in present]
+    arrays = Arrays(path)
+    splits = [split for split in SPLITS if f"{split}_images" in arrays]
     if "train" not in splits:
         raise UserError(f"{path}: has no array 'train_images'.")
     blocks, labels, parts, marks = [], [], [], []
-    first: tuple[int, ...] = ()
+    first = _image_shape(arrays, "train")
     for split in splits:
-        with _member(path, f"{split}_images") as (_, shape, dtype):
-            pass
-        if dtype != np.uint8 or len(shape) < 3 or not prod(shape):
-            raise UserError(
-                f"{path}: '{split}_images' must be bytes of shape (rows, height, width) or "
-                f"(rows, height, width, 3), not {dtype} of shape {shape}."
-            )
-        first = first or shape[1:]
-        if shape[1:] != first:
-            raise UserError(f"{path}: '{split}_images' are {shape[1:]}, but training's {first}.")
-        labels.append(_labels(path, f"{split}_labels", shape[0]))
-        blocks.append(Block(path, shape[0], partial(_read, path, f"{split}_images")))
-        parts.append(Part(f"{path} ({split})", shape[0]))
-        marks.append(np.full(shape[0], SPLITS[split], dtype=np.int8))
+        if (shape := _image_shape(arrays, split)) != first:
+            raise UserError(f"{path}: '{split}_images' are {shape}, but training's {first}.")
+        blocks.append(_block(arrays, split))
+        n = blocks[-1].n_rows
+        labels.append(_labels(arrays, f"{split}_labels", n))
+        parts.append(Part(f"{path} ({split})", n))
+        marks.append(np.full(n, SPLITS[split], dtype=np.int8))
     if len({codes.shape[1] for codes in labels}) > 1:
         raise UserError(f"{path}: its label arrays differ in their number of columns.")
-    in_colour = len(first) == 3 and first[-1] == 3
     codes = np.concatenate(labels)
     findings: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     positive = None
     if codes.shape[1] > 1 and options.positive is None and not binary:
-        numbers = tuple(map(str, range(codes.shape[1])))
-        findings = CHEST if name == "chestmnist" and len(CHEST) == len(numbers) else numbers
+        findings = finding_names(name, codes.shape[1])
         values = codes.astype(str).astype(object)
     else:
-        values, classes, positive = _values(options, codes, path, name)
+        values, classes, positive = _values(options.positive, codes, path, name)
     return Raw(
         source=name,
         parts=tuple(parts),
-        array=gather(blocks, (3, *first[:-1]) if in_colour else (1, *first)),
+        array=gather(blocks, first),
         labels=values,
         classes=classes,
         positive=positive,
@@ -123,8 +102,35 @@ def read_splits(options: DataOptions, path: Path, name: str, binary: bool) -> Ra
     )
 
 
+def split_images(path: Path, split: str) -> np.ndarray | Store:
+    """The images of one split of a file."""
+    arrays = Arrays(path)
+    if f"{split}_images" not in arrays:
+        raise UserError(f"{path}: has no array '{split}_images'.")
+    return gather([_block(arrays, split)], _image_shape(arrays, split))
+
+
+def split_labels(path: Path, split: str, n: int, classes: tuple[str, ...]) -> np.ndarray:
+    """The labels of one split of ``n`` images as text, one or several per row.
+
+    Where rows have several findings and ``classes`` are those of one of them, it is that one.
+    """
+    codes = _labels(Arrays(path), f"{split}_labels", n)
+    of_one = len(classes) == 2 and classes[0] == f"not {classes[1]}"
+    if codes.shape[1] > 1 and not of_one:
+        return codes.astype(str).astype(object)
+    return _values(classes[-1], codes, path, path.stem)[0]
+
+
+def finding_names(name: str, number: int) -> tuple[str, ...]:
+    """What the columns of a set's labels are called."""
+    if name == "chestmnist" and number == len(CHEST):
+        return CHEST
+    return tuple(map(str, range(number)))
+
+
 def _values(
-    options: DataOptions, codes: np.ndarray, path: Path, name: str
+    chosen: str | None, codes: np.ndarray, path: Path, name: str
 ) -> tuple[np.ndarray, tuple[str, ...], str | None]:
     """Labels as text, the classes in order, and the positive one."""
     n_findings = codes.shape[1]
@@ -132,7 +138,7 @@ def _values(
         numbers = tuple(str(code) for code in range(int(codes.max()) + 1))
         classes, positive = CLASSES.get(name, (numbers, None))
         return as_text(codes[:, 0], classes, path), classes, positive
-    wanted = (options.positive or "").strip()
+    wanted = (chosen or "").strip()
     if not (wanted.isdecimal() and int(wanted) < n_findings):
         raise UserError(
             f"data.positive: each row of {path} has {n_findings} findings; "
@@ -145,54 +151,42 @@ def _values(
     return as_text((one != 0).astype(int), classes, path), (), None
 
 
-def _labels(path: Path, name: str, n: int) -> np.ndarray:
-    with _member(path, name) as (stream, shape, dtype):
-        if dtype.kind not in "iu" or shape[:1] != (n,) or len(shape) > 2 or not prod(shape):
-            raise UserError(
-                f"{path}: '{name}' must be whole numbers, one per image (shape ({n}, 1)), "
-                f"not {dtype} of shape {shape}."
-            )
-        codes = np.empty(shape, dtype=dtype)
-        fill(stream, codes, path)
-        nothing_more(stream, path)
-    codes = codes.reshape(n, -1).astype(np.int64)
+def _image_shape(arrays: Arrays, split: str) -> tuple[int, ...]:
+    """The shape of a split's images, colours first."""
+    shape, dtype, _ = arrays.header(f"{split}_images")
+    if dtype != np.uint8 or len(shape) < 3 or not prod(shape):
+        raise UserError(
+            f"{arrays.path}: '{split}_images' must be bytes of shape (rows, height, width) or "
+            f"(rows, height, width, 3), not {dtype} of shape {shape}."
+        )
+    return (3, *shape[1:-1]) if _in_colour(shape) else (1, *shape[1:])
+
+
+def _in_colour(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 4 and shape[-1] == 3
+
+
+def _block(arrays: Arrays, split: str) -> Block:
+    def arrange(rows: np.ndarray) -> np.ndarray:
+        return np.moveaxis(rows, -1, 1) if _in_colour(rows.shape) else rows[:, None]
+
+    name = f"{split}_images"
+    read = partial(arrays.read_rows, name, arrange)
+    return Block(arrays.path, arrays.header(name).shape[0], read)
+
+
+def _labels(arrays: Arrays, name: str, n: int) -> np.ndarray:
+    path = arrays.path
+    if name not in arrays:
+        raise UserError(f"{path}: has no array '{name}'.")
+    shape, dtype, _ = arrays.header(name)
+    if dtype.kind not in "iu" or shape[:1] != (n,) or len(shape) > 2 or not prod(shape):
+        raise UserError(
+            f"{path}: '{name}' must be whole numbers, one per image (shape ({n}, 1)), "
+            f"not {dtype} of shape {shape}."
+        )
+    codes = arrays[name].reshape(n, -1).astype(np.int64)
     lowest = -1 if codes.shape[1] > 1 else 0  # a finding may be unknown
     if not lowest <= int(codes.min()) <= int(codes.max()) < 1000:
         raise UserError(f"{path}: '{name}' must lie in {lowest}..999.")
     return codes
-
-
-def _read(path: Path, name: str, out: np.ndarray) -> None:
-    with _member(path, name) as (stream, shape, _):
-        if len(shape) == 4 and shape[-1] == 3:
-            fill_rows(stream, out, shape[1:], lambda block: np.moveaxis(block, -1, 1), path)
-        else:
-            fill(stream, out, path)
-        nothing_more(stream, path)
-
-
-@contextmanager
-def _member(path: Path, name: str) -> Iterator[tuple[BufferedIOBase, tuple[int, ...], np.dtype]]:
-    """An array of the file, opened behind its header; never unpickled."""
-    with readable(path, "NPZ"), zipfile.ZipFile(path) as archive:
-        if f"{name}.npy" not in archive.namelist():
-            raise UserError(f"{path}: has no array '{name}'.")
-        info = archive.getinfo(f"{name}.npy")
-        with archive.open(info) as opened:
-            stream = cast(BufferedIOBase, opened)
-            version = np.lib.format.read_magic(stream)
-            if version == (1, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-            elif version == (2, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-            else:
-                raise ValueError(f"NPY version {version}")
-            if dtype.hasobject or fortran:
-                raise UserError(f"{path}: '{name}' must be plain numbers in C order.")
-            size = stream.tell() + prod(shape) * dtype.itemsize
-            if info.file_size != size:
-                raise UserError(
-                    f"{path}: '{name}' unpacks to {info.file_size} bytes, but its shape {shape} "
-                    f"needs {size}; the file is not to be trusted."
-                )
-            yield stream, tuple(shape), dtype

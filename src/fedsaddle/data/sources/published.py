@@ -16,8 +16,18 @@ def locate(options: DataOptions, folder: str, name: str, advice: str) -> Path:
     raise UserError(f"{options.folder / folder / name} is missing; {advice}")
 
 
+BY_HAND = {
+    "ham10000": "https://doi.org/10.7910/DVN/DBW86T",
+    "ham10000-8x8": "https://doi.org/10.7910/DVN/DBW86T",
+    "shakespeare-leaf": "https://leaf.cmu.edu",
+}
+"""Data sets behind a form, or made by scripts: where to get them."""
+
+
 def fetch_advice(name: str) -> str:
-    """How to come by a data set that can be downloaded."""
+    """How to come by a data set."""
+    if name in BY_HAND:
+        return f"get it from {BY_HAND[name]} by hand, and set data.root to the folder that has it."
     return f"get it with 'fedsaddle data fetch {name}', or set data.root to the folder that has it."
 
 

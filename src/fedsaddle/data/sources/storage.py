@@ -10,16 +10,19 @@ import hashlib
 import lzma
 import os
 import shutil
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from fedsaddle.data.federated import Store
 from fedsaddle.data.options import DataOptions
@@ -51,10 +54,11 @@ def readable(path: Path, kind: str) -> Iterator[None]:
     """What goes wrong inside is the file's fault, and the user is told which file's."""
     try:
         yield
+    except MemoryError as error:
+        raise UserError(f"{path}: does not fit into memory ({error}).") from error
     except (
         OSError,  # also a bad gzip header or checksum
         EOFError,
-        MemoryError,
         ValueError,
         RuntimeError,  # an encrypted or unsupported zip member
         zlib.error,
@@ -84,14 +88,24 @@ def fill_rows(
     shape: tuple[int, ...],
     arrange: Callable[[np.ndarray], np.ndarray],
     where: Path,
+    dtype: np.dtype | None = None,
 ) -> None:
-    """Read rows that a file holds as ``shape`` into ``out``, arranged otherwise, in blocks."""
-    step = max(1, BLOCK // max(1, int(np.prod(shape))))
-    for start in range(0, len(out), step):
-        rows = out[start : start + step]
-        block = np.empty((len(rows), *shape), dtype=out.dtype)
+    """Read rows that a file holds as ``shape`` into ``out``, arranged otherwise, in blocks.
+
+    The file's numbers are of type ``dtype``, or of that of ``out``.
+    """
+    dtype = dtype or out.dtype
+    for rows in _blocks(out, dtype.itemsize * prod(shape)):
+        block = np.empty((len(rows), *shape), dtype=dtype)
         fill(stream, block, where)
         rows[...] = arrange(block)
+
+
+def _blocks(rows: np.ndarray, row_bytes: int) -> Iterator[np.ndarray]:
+    """The rows, some megabytes at a time."""
+    step = max(1, BLOCK // max(1, row_bytes))
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
 
 
 def nothing_more(stream: BufferedIOBase, where: Path) -> None:
@@ -102,46 +116,66 @@ def nothing_more(stream: BufferedIOBase, where: Path) -> None:
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of bytes: how many, from which file, and what reads them into an array."""
+    """Some rows: how many, from which file, and what reads them into an array."""
 
     path: Path
     n_rows: int
     read: Callable[[np.ndarray], None]
 
 
-def gather(blocks: list[Block], shape: tuple[int, ...]) -> np.ndarray | Store:
-    """All blocks' rows of bytes, in order: in memory, or memory-mapped if they are many."""
-    n = sum(block.n_rows for block in blocks)
-    size = n * int(np.prod(shape))
+def gather(
+    blocks: list[Block], shape: tuple[int, ...], dtype: DTypeLike = np.uint8
+) -> np.ndarray | Store:
+    """All blocks' rows, in order: in memory, or memory-mapped if they are many.
+
+    They are bytes, or float32, which must be finite.
+    """
+    whole, dtype = (sum(block.n_rows for block in blocks), *shape), np.dtype(dtype)
+    size = prod(whole) * dtype.itemsize
     if size <= MOST_IN_MEMORY:
-        rows = np.empty((n, *shape), dtype=np.uint8)
+        rows = np.empty(whole, dtype=dtype)
         _read_blocks(blocks, rows)
         return rows
-    path = _cache_path([block.path for block in blocks], (n, *shape))
+    path = _cache_path([block.path for block in blocks], whole, dtype)
     if not path.is_file() or path.stat().st_size != size:
-        _write_cache(path, blocks, (n, *shape), size)
-    return Mapped(path, (n, *shape))
+        _write_cache(path, blocks, whole, dtype)
+    return Mapped(path, whole, dtype)
 
 
 def _read_blocks(blocks: list[Block], rows: np.ndarray) -> None:
     start = 0
     for block in blocks:
-        block.read(rows[start : start + block.n_rows])
+        own = rows[start : start + block.n_rows]
+        block.read(own)
+        if rows.dtype.kind == "f":
+            _check_finite(own, block.path)
         start += block.n_rows
 
 
-def _cache_path(paths: list[Path], shape: tuple[int, ...]) -> Path:
+def _check_finite(rows: np.ndarray, where: Path) -> None:
+    first = 1
+    for some in _blocks(rows, rows.nbytes // max(1, len(rows))):
+        finite = np.isfinite(some).reshape(len(some), -1).all(axis=1)
+        if not finite.all():
+            bad = first + int(np.argmin(finite))
+            raise UserError(f"{where}: inputs must be finite, but row {bad} is not.")
+        first += len(some)
+
+
+def _cache_path(paths: list[Path], shape: tuple[int, ...], dtype: np.dtype) -> Path:
     """Beside the data if possible, named by the files and their state: a changed file gets anew."""
     folder = paths[0].parent
     if not os.access(folder, os.W_OK):
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedsaddle"
     which = hashlib.sha256(repr([str(path.resolve()) for path in paths]).encode())
     stats = [path.stat() for path in paths]
-    state = hashlib.sha256(repr([shape, *((s.st_size, s.st_mtime_ns) for s in stats)]).encode())
+    changes = [(s.st_size, s.st_mtime_ns) for s in stats]
+    state = hashlib.sha256(repr([shape, dtype.str, changes]).encode())
     return folder / CACHE / f"{which.hexdigest()[:16]}-{state.hexdigest()[:16]}.bin"
 
 
-def _write_cache(path: Path, blocks: list[Block], shape: tuple[int, ...], size: int) -> None:
+def _write_cache(path: Path, blocks: list[Block], shape: tuple[int, ...], dtype: np.dtype) -> None:
+    size = prod(shape) * dtype.itemsize
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +185,7 @@ def _write_cache(path: Path, blocks: list[Block], shape: tuple[int, ...], size: 
                 f"{blocks[0].path}: its {size / 1e9:.1f} GB do not fit on the disk of "
                 f"{path.parent} ({free / 1e9:.1f} GB free)."
             )
-        rows = np.memmap(part, dtype=np.uint8, mode="w+", shape=shape)
+        rows = np.memmap(part, dtype=dtype, mode="w+", shape=shape)
         _read_blocks(blocks, rows)
         rows.flush()
         part.replace(path)
@@ -165,10 +199,10 @@ def _write_cache(path: Path, blocks: list[Block], shape: tuple[int, ...], size: 
 
 
 class Mapped(Store):
-    """Rows of bytes in a file. A copy in another process maps the same file."""
+    """Rows in a file: only those asked for are read. Another process maps the same file."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
-        self.path, self._shape = path, shape
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> None:
+        self.path, self._shape, self._dtype = path, shape, np.dtype(dtype)
         self._rows: torch.Tensor | None = None
 
     @property
@@ -178,9 +212,10 @@ class Mapped(Store):
     def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._rows is None:
             with readable(self.path, "a cache file"):
-                # Copy on write: torch warns of arrays that nobody may write to.
-                mapped = np.memmap(self.path, dtype=np.uint8, mode="c", shape=self._shape)
-            self._rows = torch.from_numpy(mapped)
+                mapped = np.memmap(self.path, dtype=self._dtype, mode="r", shape=self._shape)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*not writable")  # nothing writes to it
+                self._rows = torch.from_numpy(mapped)
         return self._rows[rows.cpu()].to(rows.device)
 
     def __getstate__(self) -> dict[str, Any]:

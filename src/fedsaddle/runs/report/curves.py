@@ -14,8 +14,11 @@ DETAILS = re.compile(r"(worst|std|best10|worst10)_.*|.*_(low|high)|rows|undefine
 """Metrics that are drawn with another one, or not at all."""
 
 
-def curves(runs: Runs) -> Html:
-    """Metrics by round, megabytes or time: all lines of one run, or a line each of several."""
+def curves(runs: Runs, bands: bool = False) -> Html:
+    """Metrics by round, megabytes or time: all lines of one run, or a line each of several.
+
+    With `bands` the intervals of several are drawn, too.
+    """
     known = measured(runs)
     tested = {name.partition("/")[2] for name in known if name.startswith(("test/", "validation/"))}
     ends = [last(run, "simulated_seconds") or 0.0 for run in runs.values()]
@@ -23,9 +26,9 @@ def curves(runs: Runs) -> Html:
     panels: dict[str, list[Row]] = {}
     for metric in ["auc"] if "auc" in tested else sorted(tested):
         if not DETAILS.fullmatch(metric):
-            panels |= metric_panels(runs, metric, known, unit)
+            panels |= metric_panels(runs, metric, known, unit, bands)
     if "train/objective" in known:
-        panels["Training objective"] = curve_per_run(runs, "train/objective", unit)
+        panels["Training objective"] = curve_per_run(runs, "train/objective", unit, bands)
     if not panels:
         return note("No metrics have been recorded yet.")
     figures = (
@@ -36,14 +39,18 @@ def curves(runs: Runs) -> Html:
     return join([toggle("bytes_up" in known, unit), run_key(runs), grid])
 
 
-def metric_panels(runs: Runs, metric: str, known: set[str], unit: str) -> dict[str, list[Row]]:
+def metric_panels(
+    runs: Runs, metric: str, known: set[str], unit: str, bands: bool
+) -> dict[str, list[Row]]:
     """One panel with up to three lines for one run; up to three panels for several."""
     title = metric_name(metric)
     words = {f"test/{metric}": "test", f"validation/{metric}": "validation"}
     words |= {f"test/worst_{metric}": "worst site"}
     found = [(i, name, word) for i, (name, word) in enumerate(words.items()) if name in known]
     if len(runs) > 1:
-        return {f"{title}, {word}": curve_per_run(runs, name, unit) for _, name, word in found}
+        return {
+            f"{title}, {word}": curve_per_run(runs, name, unit, bands) for _, name, word in found
+        }
     (run,) = runs.values()
     return {
         title: [
@@ -54,9 +61,9 @@ def metric_panels(runs: Runs, metric: str, known: set[str], unit: str) -> dict[s
     }
 
 
-def curve_per_run(runs: Runs, name: str, unit: str) -> list[Row]:
+def curve_per_run(runs: Runs, name: str, unit: str, bands: bool) -> list[Row]:
     return [
-        curve(run, name, unit) | {"name": label, "colour": colour(i)}
+        curve(run, name, unit) | {"name": label, "colour": colour(i), "band": bands}
         for i, (label, run) in enumerate(runs.items())
     ]
 

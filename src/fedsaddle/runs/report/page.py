@@ -1,6 +1,6 @@
 """The document: which sections there are, in which order, and the file they are written to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from fedsaddle.errors import UserError
 from fedsaddle.runs.folder import atomic
 from fedsaddle.runs.record import RunRecord
 from fedsaddle.runs.report.curves import curves, weights
-from fedsaddle.runs.report.markup import anchor, join, tag
+from fedsaddle.runs.report.findings import finding_tables
+from fedsaddle.runs.report.markup import Html, anchor, join, tag
 from fedsaddle.runs.report.overview import comparison, opening
 from fedsaddle.runs.report.samples import samples
 from fedsaddle.runs.report.settings import configuration
@@ -27,8 +28,6 @@ def write_report(records: Sequence[RunRecord], path: Path) -> Path:
 
 def render_report(records: Sequence[RunRecord]) -> str:
     """The report of `records` as one self-contained HTML document."""
-    from plotly.offline import get_plotlyjs
-
     if not records:
         raise UserError("a report needs at least one run; none was given.")
     runs = dict(zip(distinct(record.name for record in records), records, strict=True))
@@ -37,6 +36,7 @@ def render_report(records: Sequence[RunRecord]) -> str:
         "Learning curves": curves(runs),
         "Weights": weights(runs),
         "Sites": site_table(runs),
+        "Findings": finding_tables(runs),
         "Discrimination and calibration": discrimination(runs),
         "Generated samples": samples(runs),
         "Communication": communication(runs),
@@ -44,6 +44,13 @@ def render_report(records: Sequence[RunRecord]) -> str:
         "Configuration": configuration(runs),
     }
     sections = {title: content for title, content in parts.items() if content}
+    return document(", ".join(runs), opening(runs, list(sections)), sections)
+
+
+def document(title: str, header: Html, sections: Mapping[str, Html]) -> str:
+    """One self-contained HTML document: a header, and sections under their titles."""
+    from plotly.offline import get_plotlyjs
+
     own = files("fedsaddle.runs.report")
     # The policy makes the promise binding: the browser refuses to fetch anything.
     return f"""<!doctype html>
@@ -54,13 +61,13 @@ def render_report(records: Sequence[RunRecord]) -> str:
 script-src 'unsafe-inline'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-{tag("title", "fedsaddle: " + ", ".join(runs))}
+{tag("title", "fedsaddle: " + title)}
 <link rel="icon" href="data:,">
 <style>{own.joinpath("report.css").read_text(encoding="utf-8")}</style>
 </head>
 <body>
 <main>
-{opening(runs, list(sections))}
+{header}
 {join(tag("section", tag("h2", t), part, id=anchor(t)) for t, part in sections.items())}
 </main>
 <noscript>The charts need JavaScript; the tables do not.</noscript>

@@ -78,7 +78,11 @@ def sent_by_round(record: RunRecord, name: str, index: int, several: bool) -> li
 
 
 def incidents(record: RunRecord) -> list[list[str]]:
-    """Refusals and repetitions in order: round, phase, what, site, reason."""
+    """Refusals and repetitions in order: round, phase, what, site, reason.
+
+    On a real network also the sites that did not answer; in a simulation they were not meant to.
+    """
+    real = record.config.get("engine", {}).get("name") == "flower"
     events: list[list[str]] = []
     before: Row = {}
     for entry in record.ledger:
@@ -87,6 +91,8 @@ def incidents(record: RunRecord) -> list[list[str]]:
             good = len(before["answered"]) - len(before["refused"])
             reason = f"only {good} of {len(before['selected'])} replies were usable before"
             events.append([*where, f"repeated, attempt {entry['attempt'] + 1}", "all", reason])
+        for client in sorted({*entry["selected"]} - {*entry["answered"]}) if real else ():
+            events.append([*where, "no reply", client_name(record, client), ""])
         for client, reason in entry["refused"].items():
             events.append([*where, "reply refused", client_name(record, int(client)), reason])
         before = entry
