@@ -34,11 +34,11 @@ _FACTS = _words(
 """What the tensor of one client can be asked, without looking at its values."""
 _ELEMENTWISE = _words(
     "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt square "
-    "pow sin cos tanh sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
+    "pow sin cos tanh sigmoid log_sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
     "hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy eq ne lt le gt ge "
     "logical_and logical_or logical_not isfinite isnan float double half long int bool to type_as "
     "detach clone contiguous __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ "
-    "__rtruediv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ __le__ __gt__ "
+    "__rdiv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ __le__ __gt__ "
     "__ge__ bitwise_and bitwise_xor bitwise_right_shift"
 )
 """Functions whose result at an element depends on that element alone."""
@@ -309,15 +309,26 @@ def _group_norm(
     return Stack(outputs, clients)
 
 
-def _embedding(func: Any, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Any:
-    plain = all(option in (None, False, 2.0) for option in (*args, *kwargs.values()))
-    if not isinstance(weight, Stack) or not plain:
+def _embedding(
+    func: Any,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if not isinstance(weight, Stack) or max_norm is not None or scale_grad_by_freq or sparse:
         return NotImplemented
     clients, rows = weight.clients, weight.shape[0]
     tokens = _values(input, clients)
     first = rows * torch.arange(clients, device=tokens.device)
-    tokens = tokens + first.view(-1, *[1] * (tokens.ndim - 1))
-    return Stack(func(tokens, weight.apart().flatten(0, 1)))
+    places = tokens + first.view(-1, *[1] * (tokens.ndim - 1))
+    found = func(places, weight.apart().flatten(0, 1))
+    if padding_idx is not None:  # a row without gradient
+        found = torch.where((tokens == padding_idx % rows).unsqueeze(-1), found.detach(), found)
+    return Stack(found)
 
 
 def _gru(
@@ -354,14 +365,18 @@ def _gru(
     return outputs if batch_first else outputs.transpose(0, 1), torch.stack(last)
 
 
-def _after(dim: int) -> int:
-    """The place of one client's axis in the values."""
-    return dim if dim < 0 else dim + 1
+def _after(dim: Any) -> Any:
+    """The place of one client's axis, or of several, in the values; what is no axis stays."""
+    if isinstance(dim, tuple | list):
+        return tuple(map(_after, dim))
+    return dim + 1 if isinstance(dim, int) and dim >= 0 else dim
 
 
 def _reduced(func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, **other: Any) -> Any:
     """A sum or a mean."""
     assert isinstance(input, Stack)
+    if dim is None and keepdim:
+        return NotImplemented
     if dim is None:
         return Stack(func(input.apart().reshape(input.clients, -1), 1, **other))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -375,11 +390,10 @@ def _reduced(func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, *
 
 def _along(func: Any, input: Tensor, *dims: Any, **named: Any) -> Any:
     """A function of axes: `flatten(1)`, `squeeze(-1)`, `transpose(0, 1)`, `softmax(dim=1)`."""
-    if not isinstance(input, Stack) or (not dims and "dim" not in named):
+    if not isinstance(input, Stack) or (dims[0] if dims else named.get("dim")) is None:
         return NotImplemented
-    shifted = {k: _after(v) if "dim" in k and isinstance(v, int) else v for k, v in named.items()}
-    numbers = [_after(dim) if isinstance(dim, int) else dim for dim in dims]
-    results = func(input.apart(), *numbers, **shifted)
+    shifted = {k: _after(v) if "dim" in k else v for k, v in named.items()}
+    results = func(input.apart(), *map(_after, dims), **shifted)
     return pytree.tree_map_only(Tensor, Stack, results)
 
 
@@ -452,7 +466,11 @@ def _cross_entropy(
         return NotImplemented
     losses = func(values.flatten(0, 1), targets.flatten(0, 1), reduction="none")
     losses = losses.view(clients, -1)
-    return Stack(losses.mean(1) if reduction == "mean" else losses.sum(1))
+    if reduction == "sum":
+        return Stack(losses.sum(1))
+    if targets.is_floating_point():
+        return Stack(losses.mean(1))
+    return Stack(losses.sum(1) / (targets != usual["ignore_index"]).sum(1))
 
 
 def _layer_norm(
@@ -463,7 +481,8 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    outputs: Tensor = Stack(func(_values(input, 0), normalized_shape, None, None, eps))
+    values = _values(input, _clients(input, weight, bias))
+    outputs: Tensor = Stack(func(values, normalized_shape, None, None, eps))
     outputs = outputs if weight is None else outputs * weight
     return outputs if bias is None else outputs + bias
 

@@ -1,0 +1,112 @@
+"""Write the measured part of docs/speed.md from the newest stored results. Run: make docs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def newest(kind: str, folder: Path = RESULTS) -> Path | None:
+    """The last stored file of a kind; their names end in the date."""
+    return max(folder.glob(f"{kind}-*.json"), default=None)
+
+
+def header(result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    load = " / ".join(f"{load:g}" for load in result["load"])
+    return (
+        f"{result['date'][:10]}, {result['cpu']}, {result['cores']} cores, load before the run "
+        f"{load}; {result['rounds']} rounds each, taken in turns; {versions}."
+    )
+
+
+def markdown(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def peers(path: Path) -> list[str]:
+    """The table of all contestants, and the picture beside it."""
+    result = json.loads(path.read_text())
+    rows = []
+    for row in result["results"]:
+        if "reason" in row:
+            rows.append((row["network"], row["contestant"], row["reason"], "", "", "", ""))
+            continue
+        ratio, processor = row["over_best_peer"], row["processor_ms"]
+        rows.append(
+            (
+                row["network"],
+                row["contestant"],
+                f"{row['median_ms']:.0f} ({row['minimum_ms']:.0f})",
+                f"{processor:.0f}" if processor else "",
+                f"{ratio:.2f}" if ratio else "",
+                f"{row['over_limit']:.1f}",
+                ", ".join(f"{name} {number}" for name, number in row["versions"].items()),
+            )
+        )
+    limits = ", ".join(f"{name} {limit:.1f} ms" for name, limit in result["limit_ms"].items())
+    times = ("ms a round, median (minimum)", "processor ms")
+    columns = ("network", "", *times, "× best peer", "÷ limit", "versions")
+    return [
+        "### Against the peers",
+        "",
+        header(result),
+        "",
+        *markdown(columns, rows),
+        "",
+        f"Arithmetic limit at {result['peak_gflops']:.0f} GFLOP/s, measured in the same run: "
+        f"{limits}.",
+        "",
+        f"![Milliseconds a round](../benchmarks/results/{path.with_suffix('.svg').name})",
+        "",
+    ]
+
+
+def bench(path: Path) -> list[str]:
+    """The table of cases against the plain loop, and the profile."""
+    result = json.loads(path.read_text())
+    times, profiles = [], []
+    for row in result["results"]:
+        names = (row["network"], row["method"], row["runner"])
+        spent = f"{row['median_ms']:.0f} ({row['minimum_ms']:.0f})"
+        times.append((*names, spent, f"{row['ratio']:.2f}"))
+        if row["profile"]:
+            parts = tuple(row["profile"])
+            profiles.append((*names, *(f"{100 * row['profile'][part]:.1f}" for part in parts)))
+    columns = ("network", "method", "runner")
+    return [
+        "### Against the plain loop",
+        "",
+        header(result),
+        "",
+        *markdown((*columns, "ms a round, median (minimum)", "× plain loop"), times),
+        "",
+        "Where the time goes, per cent:",
+        "",
+        *markdown((*columns, *parts), profiles),
+        "",
+    ]
+
+
+def measured(folder: Path = RESULTS) -> str:
+    """The measured part, from the newest results there are."""
+    lines = [BEGIN, ""]
+    for kind, write in (("peers", peers), ("bench", bench)):
+        if (path := newest(kind, folder)) is not None:
+            lines += write(path)
+    return "\n".join([*lines, END])
+
+
+def page(text: str, folder: Path = RESULTS) -> str:
+    """The page with its measured part renewed."""
+    before, rest = text.split(BEGIN)
+    return before + measured(folder) + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

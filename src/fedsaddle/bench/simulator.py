@@ -1,0 +1,85 @@
+"""The simulator's rounds, and where their time goes."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsaddle.algorithms import Phase
+from fedsaddle.algorithms.base import Vectors
+from fedsaddle.bench.cases import Case
+from fedsaddle.data import FederatedData
+from fedsaddle.engines import EngineOptions, Simulation
+from fedsaddle.federation import Answer, Ledger
+from fedsaddle.federation.ledger import Entry
+from fedsaddle.runs.rounds import run_round
+
+
+class Stopwatch:
+    """An engine that notes how long the server waits for replies, and how long it works on them."""
+
+    def __init__(self, engine: Simulation) -> None:
+        self._engine = engine
+        self._replied = 0.0
+        self.aggregation = 0.0
+
+    def ask(
+        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+    ) -> list[Answer]:
+        answers = self._engine.ask(phase, number, clients, received)
+        self._replied = time.perf_counter()
+        return answers
+
+    def commit(self, clients: np.ndarray) -> None:
+        self._engine.commit(clients)
+        self.aggregation += time.perf_counter() - self._replied
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class Simulator:
+    """One case's rounds in the simulator; `profile` says where the time of all of them went."""
+
+    def __init__(self, case: Case, data: FederatedData, options: EngineOptions) -> None:
+        problem = case.problem(data)
+        self._plan = plan = case.plan(data, problem)
+        engine = Simulation(
+            problem, plan.algorithm, data, plan.layout, plan.members, options, plan.seed
+        )
+        self._engine, self._workers = Stopwatch(engine), options.workers
+        self._ledger = Ledger(plan.layout)
+        x, y = problem.start(torch.Generator())
+        self.state = plan.algorithm.start(plan.layout.flatten(x, y), plan.layout, plan.members)
+        self.state["carried"] = plan.layout.flatten_carried(problem.carried())
+        self.forget()
+
+    def __call__(self, number: int) -> list[Entry]:
+        """Does round number so-and-so; who took part in it."""
+        begun = time.perf_counter()
+        self.state, entries = run_round(self._plan, self._engine, self._ledger, self.state, number)
+        self._seconds += time.perf_counter() - begun
+        return entries
+
+    def forget(self) -> None:
+        """The profile begins here."""
+        self._seconds, self._engine.aggregation = 0.0, 0.0
+        self._before = self._counted()
+
+    def profile(self) -> dict[str, float]:
+        """Shares of the workers' time; what is left is waiting, selection and the ledger."""
+        available = self._seconds * self._workers
+        shares = {
+            name: (seconds - self._before.get(name, 0.0)) / available
+            for name, seconds in self._counted().items()
+        }
+        shares["aggregation"] = self._engine.aggregation / self._seconds
+        return shares | {"other": 1 - sum(shares.values())}
+
+    def _counted(self) -> dict[str, float]:
+        """Seconds of all workers together, by what they were spent on, as the engine counts."""
+        return dict(getattr(self._engine, "timings", None) or {})
+
+    def close(self) -> None:
+        self._engine.close()

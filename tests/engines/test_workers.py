@@ -1,0 +1,253 @@
+"""Worker processes: order, errors, and how they end. Real processes, real signals."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsaddle.engines.workers import Workers, can_fork
+from fedsaddle.errors import UserError
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork processes")
+
+
+@pytest.fixture
+def workers(request):
+    made = Workers(2, "shared", 10)
+    yield made
+    made.close()
+
+
+def pids(workers) -> list[int]:
+    return [process.pid for process in workers._processes]
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; what has ended and is not yet waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def soon(condition, seconds: float = 30) -> bool:
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def told(name, ten, x):
+    return name, ten * x
+
+
+def wait_for_file(name, ten, path, result):
+    assert soon(lambda: Path(path).exists())
+    return result
+
+
+def write_file(name, ten, path, result):
+    Path(path).touch()
+    return result
+
+
+def test_every_task_is_told_what_is_shared(workers):
+    assert workers.run([(told, (k,)) for k in range(7)]) == [("shared", 10 * k) for k in range(7)]
+    assert workers.run([]) == []
+    assert workers.run([(told, (3,))], [1.0]) == [("shared", 30)]
+
+
+def test_results_are_in_the_tasks_order_whatever_was_done_first(workers, tmp_path):
+    """The first task waits for what the last one does."""
+    path = str(tmp_path / "done")
+    tasks = [(wait_for_file, (path, 0)), (told, (1,)), (told, (2,)), (write_file, (path, 3))]
+    assert workers.run(tasks) == [0, ("shared", 10), ("shared", 20), 3]
+
+
+def note(name, ten, path, k):
+    with open(path, "a") as file:
+        file.write(f"{k}\n")
+    return k
+
+
+def test_the_largest_are_begun_first(tmp_path):
+    one = Workers(1, "shared", 10)
+    try:
+        path = tmp_path / "order"
+        tasks = [(note, (str(path), k)) for k in range(5)]
+        assert one.run(tasks, [1.0, 5.0, 3.0, 5.0, 4.0]) == [0, 1, 2, 3, 4]
+        assert path.read_text().split() == ["1", "3", "4", "2", "0"]  # of equal ones the first
+    finally:
+        one.close()
+
+
+def who(name, ten, path):
+    """This process's number, when another one has begun, too."""
+    Path(path, str(os.getpid())).touch()
+    assert soon(lambda: len(list(Path(path).iterdir())) == 2)
+    return os.getpid(), torch.get_num_threads()
+
+
+def test_all_processes_take_part_with_one_thread_each(workers, tmp_path):
+    found = workers.run([(who, (str(tmp_path),))] * 2)
+    assert sorted(pid for pid, _ in found) == sorted(pids(workers))
+    assert [threads for _, threads in found] == [1, 1]
+
+
+def fail(name, ten, error):
+    raise error
+
+
+class Odd(Exception):
+    """It cannot be made from what it shows: sent as it is, it could not be read."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class Locked(Exception):
+    """It cannot be sent."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def fail_oddly(name, ten, kind):
+    raise Odd("this", "that") if kind == "odd" else Locked("held")
+
+
+def give_a_lock(name, ten):
+    return threading.Lock()
+
+
+def test_a_tasks_error_arrives_as_itself_when_all_are_done(workers, tmp_path):
+    path = tmp_path / "order"
+    tasks = [
+        (fail, (UserError("data.source: the file is gone."),)),
+        *[(note, (str(path), k)) for k in range(4)],
+    ]
+    with pytest.raises(UserError, match=r"^data\.source: the file is gone\.$"):
+        workers.run(tasks)
+    assert sorted(path.read_text().split()) == ["0", "1", "2", "3"]
+    with pytest.raises(KeyError, match="missing"):
+        workers.run([(fail, (KeyError("missing"),))])
+    assert workers.run([(told, (1,))]) == [("shared", 10)], "they go on working"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("odd", "this and that"), ("locked", "held")], ids=["odd", "locked"]
+)
+def test_an_error_that_cannot_be_sent_is_told_in_words(workers, kind, text):
+    tasks = [(told, (1,)), (fail_oddly, (kind,)), (told, (2,))]
+    with pytest.raises(RuntimeError, match=text):
+        workers.run(tasks)
+    assert workers.run([(told, (k,)) for k in range(4)]) == [("shared", 10 * k) for k in range(4)]
+
+
+def test_the_odd_error_is_one_that_pickle_cannot_bring_back():
+    with pytest.raises(TypeError):
+        pickle.loads(pickle.dumps(Odd("this", "that")))
+
+
+def test_a_result_that_cannot_be_sent_is_an_error(workers):
+    with pytest.raises(RuntimeError, match="lock"):
+        workers.run([(give_a_lock, ())])
+    assert workers.run([(told, (1,))]) == [("shared", 10)]
+
+
+def kill_self(name, ten, number):
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def leave(name, ten, code):
+    os._exit(code)
+
+
+@pytest.mark.parametrize(
+    ("task", "how"), [((kill_self, (signal.SIGKILL,)), "SIGKILL"), ((leave, (7,)), r"\(7\)")]
+)
+def test_a_worker_that_is_ended_is_a_sentence_that_names_the_setting(workers, task, how):
+    with pytest.raises(UserError, match=rf"^engine\.workers: .*{how}.*fewer engine\.workers"):
+        workers.run([(told, (1,)), task, (told, (2,))])
+
+
+def test_a_worker_that_was_ended_between_two_rounds_is_noticed(workers):
+    workers.run([(told, (1,))] * 3)
+    os.kill(pids(workers)[0], signal.SIGKILL)
+    assert soon(lambda: not alive(pids(workers)[0]))
+    with pytest.raises(UserError, match=r"engine\.workers: .*SIGKILL"):
+        for _ in range(2):
+            workers.run([(told, (1,))] * 3)
+
+
+def test_after_close_all_have_ended():
+    made = Workers(3, "shared", 10)
+    begun = pids(made)
+    made.run([(told, (k,)) for k in range(5)])
+    assert all(map(alive, begun))
+    made.close()
+    assert not any(map(alive, begun))
+    assert [process.exitcode for process in made._processes] == [0, 0, 0]
+
+
+def test_an_interrupt_is_the_parents_affair(workers):
+    """Ctrl-C reaches all processes of a terminal: the run decides, workers finish their work."""
+    workers.run([(told, (1,))] * 2)
+    for pid in pids(workers):
+        os.kill(pid, signal.SIGINT)
+    time.sleep(0.05)
+    assert workers.run([(told, (k,)) for k in range(4)]) == [("shared", 10 * k) for k in range(4)]
+
+
+PARENT = """
+import os, sys, time
+from fedsaddle.engines.workers import Workers
+
+def pid(*shared):
+    time.sleep(0.05)
+    return os.getpid()
+
+def busy(*shared):
+    print("busy", os.getpid(), flush=True)
+    time.sleep(1)
+
+workers = Workers(3)
+workers.run([(pid, ())] * 3)
+print(*[p.pid for p in workers._processes], flush=True)
+if sys.argv[1] == "busy":
+    workers.run([(busy, ())] * 2)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_workers_end_with_a_parent_that_is_killed(state, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), state], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        begun = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(begun) == 3, parent.stderr.read()
+        if state == "busy":
+            assert parent.stdout.readline().startswith(b"busy")
+        assert all(map(alive, begun))
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert soon(lambda: not any(map(alive, begun)))
+    finally:
+        parent.kill()
+        parent.communicate()
