@@ -84,8 +84,7 @@ def test_after_clear_the_room_is_used_again(arena):
 
 
 def add(arena, place, number):
-    arena[place] += number
-    return float(arena[place].sum())
+    return float(arena[place].add_(number).sum())
 
 
 @forks

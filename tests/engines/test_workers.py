@@ -188,8 +188,7 @@ def test_a_worker_that_was_ended_between_two_rounds_is_noticed(workers):
     os.kill(pids(workers)[0], signal.SIGKILL)
     assert soon(lambda: not alive(pids(workers)[0]))
     with pytest.raises(UserError, match=r"engine\.workers: .*SIGKILL"):
-        for _ in range(2):
-            workers.run([(told, (1,))] * 3)
+        workers.run([(told, (1,))] * 3)
 
 
 def test_after_close_all_have_ended():
@@ -239,6 +238,7 @@ def test_workers_end_with_a_parent_that_is_killed(state, tmp_path):
     parent = subprocess.Popen(
         [sys.executable, str(script), state], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    begun: list[int] = []
     try:
         begun = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(begun) == 3, parent.stderr.read()
@@ -250,4 +250,6 @@ def test_workers_end_with_a_parent_that_is_killed(state, tmp_path):
         assert soon(lambda: not any(map(alive, begun)))
     finally:
         parent.kill()
-        parent.communicate()
+        parent.wait()
+        for pid in filter(alive, begun):
+            os.kill(pid, signal.SIGKILL)

@@ -193,6 +193,32 @@ def test_a_lost_quorum_ends_the_run(rehearsal):
     assert (rehearsal.folder / "flower" / "report.html").exists()
 
 
+def test_sites_that_do_not_measure_are_asked_again_and_then_the_quorum_is_lost(rehearsal):
+    count = []
+
+    def fate(site, header, reply):
+        count.append(header["kind"] == "measure")
+        silent = header["kind"] == "measure" and site != "bonn" and sum(count) < 16
+        return "lost" if silent else reply
+
+    rehearsal.run(rehearsal.config(rounds=2), fate=fate)
+    with pytest.raises(UserError, match="only 1 of 3 sites answered 'measure', 4 times in a row"):
+        rehearsal.run(
+            rehearsal.config(rounds=2),
+            "silent",
+            fate=lambda s, h, r: "lost" if h["kind"] == "measure" and s != "bonn" else r,
+        )
+
+
+def test_a_model_that_explodes_is_told_from_absent_sites(rehearsal):
+    config = rehearsal.config(options={"learning_rate": 1e18}, rounds=4)
+    with pytest.raises(UserError) as simulated:
+        rehearsal.simulate(config)
+    with pytest.raises(UserError) as flower:
+        rehearsal.run(config)
+    assert type(flower.value) is type(simulated.value)
+
+
 def test_enough_replies_are_enough(rehearsal):
     config = rehearsal.config(rounds=3, federation={"enough": 0.6, "quorum": 0.3})
     rehearsal.run(config, fate=lambda s, h, r: None if h["kind"] == "phase" and s == "ulm" else r)

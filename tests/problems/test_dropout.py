@@ -209,5 +209,5 @@ def test_dropout_takes_part_in_training_and_not_in_prediction():
     assert before[0] == before[1], "the untrained networks predict alike"
     trained_model = runs[0].model
     assert not trained_model.training
-    rows = data.inputs[:10]
+    rows = data.inputs[:10].float()
     assert torch.equal(trained_model(rows), trained_model(rows))

@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ class Arena:
         else:
             with tempfile.TemporaryFile() as file:
                 self._file = os.dup(file.fileno())
+        self._closing = weakref.finalize(self, os.close, self._file)
         self._numbers = torch.zeros(0, dtype=dtype)
 
     def clear(self) -> None:
@@ -70,4 +72,6 @@ class Arena:
         return self._numbers[place.first : stop].view(place.rows, place.columns)
 
     def close(self) -> None:
-        os.close(self._file)
+        """Give the memory back, as soon as nobody looks at numbers in it."""
+        self._numbers = torch.zeros(0, dtype=self._dtype)
+        self._closing()

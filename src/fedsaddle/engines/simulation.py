@@ -278,3 +278,5 @@ class Simulation:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
+        self._staged = (np.zeros(0, np.int64), {})
+        self._arena.close()

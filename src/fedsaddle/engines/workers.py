@@ -6,6 +6,7 @@ importable. Tasks go to whoever is free, largest first; results come back in the
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ class Workers:
         self._processes = []
         for _ in range(number):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, shared), daemon=True)
+            ours = [*self._lines, here]
+            process = context.Process(target=_serve, args=(there, ours, shared), daemon=True)
             process.start()
             there.close()
             self._lines.append(here)
@@ -73,12 +75,17 @@ class Workers:
             raise error
         return results
 
-    @staticmethod
-    def _give(line: Connection, waiting: Any, tasks: Sequence[Task], given: deque[int]) -> None:
+    def _give(
+        self, line: Connection, waiting: Any, tasks: Sequence[Task], given: deque[int]
+    ) -> None:
         j = next(waiting, None)
-        if j is not None:
+        if j is None:
+            return
+        try:
             line.send(tasks[j])
-            given.append(j)
+        except ConnectionError:
+            raise UserError(self._obituary(line)) from None
+        given.append(j)
 
     def _obituary(self, line: Connection) -> str:
         process = self._processes[self._lines.index(line)]
@@ -101,7 +108,10 @@ class Workers:
                 process.terminate()
 
 
-def _serve(line: Connection, shared: tuple[Any, ...]) -> None:
+def _serve(line: Connection, ours: list[Connection], shared: tuple[Any, ...]) -> None:
+    """A worker's life. It ends when the run does: nobody else may hold the other ends open."""
+    for other_end in ours:
+        other_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when it stops
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -116,10 +126,19 @@ def _serve(line: Connection, shared: tuple[Any, ...]) -> None:
         try:
             answer = (True, function(*shared, *arguments))
         except Exception as error:
-            answer = (False, error)
+            answer = (False, _sendable(error))
         try:
             line.send(answer)
         except (BrokenPipeError, ConnectionError):
             os._exit(1)
-        except Exception:  # an error that cannot be sent as it is
-            line.send((False, RuntimeError(repr(answer[1]))))
+        except Exception:  # a result that cannot be sent
+            line.send((False, RuntimeError(f"this cannot be sent: {answer[1]!r}")))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error itself where it would arrive whole, else its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(repr(error))
+    return error

@@ -10,9 +10,10 @@ from torch import Tensor
 from fedsaddle.algorithms import Phase
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.data.facts import Facts
+from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer
 from fedsaddle.federation.participation import enough_of
-from fedsaddle.flower.evaluations import unpack
+from fedsaddle.flower.evaluations import NOT_FINITE, unpack
 from fedsaddle.flower.network import Network, log
 from fedsaddle.flower.wire import Header, Parcel, Unreadable, parcel
 from fedsaddle.metrics import SiteEvaluation
@@ -108,12 +109,17 @@ class FlowerEngine:
 
     def _evaluation(self, name: str, reply: Parcel | None, split: str) -> SiteEvaluation:
         """A site's report; one that is absent, or tells what cannot be, is without rows."""
+        absent = SiteEvaluation(name, 0, math.nan)
+        told = {} if reply is None else reply.header.get("splits", {})
+        if reply is None or split not in told:
+            return absent
+        if told[split] == NOT_FINITE:
+            raise ValueError(f"site '{name}': its scores are not finite")
         try:
-            if reply is not None and split in reply.header["splits"]:
-                return unpack(name, reply.header["splits"][split], reply.vectors(), split)
+            return unpack(name, told[split], reply.vectors(), split)
         except (KeyError, TypeError, ValueError) as error:
             log.warning("site '%s': its evaluation is refused (%s)", name, error)
-        return SiteEvaluation(name, 0, math.nan)
+            return absent
 
     def objective(self, z: Tensor, carried: Tensor) -> float:
         losses = [reply.header.get("objective") for reply in self._measure(z, carried).values()]
@@ -126,16 +132,29 @@ class FlowerEngine:
             same_z, same_carried, replies = self._measured
             if torch.equal(same_z, z) and torch.equal(same_carried, carried):
                 return replies
-        point = {"z": z, "carried": carried}
-        request = parcel({"kind": "measure", "experiment": self._experiment}, point)
-        found = self._ask(list(self._plan.names), request)
+        request = {"kind": "measure", "experiment": self._experiment}
+        found = self._ask(list(self._plan.names), parcel(request, {"z": z, "carried": carried}))
         replies = {name: found[name] for name in self._plan.names if name in found}
         self._measured = (z.clone(), carried.clone(), replies)
         return replies
 
     def _ask(self, names: list[str], request: Parcel) -> dict[str, Parcel]:
-        """All of these sites but for those that are absent."""
-        return self._network.ask(dict.fromkeys(names, request), len(names), needed=1)
+        """The replies of these sites, as of a phase: below the quorum, the others are asked again.
+
+        A reply is as good the second time: the question is the same.
+        """
+        federation, replies = self._plan.federation, dict[str, Parcel]()
+        needed = max(1, math.ceil(federation.quorum * len(names)))
+        for _ in range(federation.retries + 1):
+            missing = [name for name in names if name not in replies]
+            requests = dict.fromkeys(missing, request)
+            replies |= self._network.ask(requests, len(missing), needed - len(replies))
+            if len(replies) >= needed:
+                return replies
+        raise UserError(
+            f"only {len(replies)} of {len(names)} sites answered '{request.header['kind']}', "
+            f"{federation.retries + 1} times in a row; federation.quorum is {federation.quorum:g}."
+        )
 
     def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:
         problem, layout = self._plan.problem, self._plan.layout
@@ -150,8 +169,6 @@ class FlowerEngine:
             header = {"kind": "total", "experiment": self._experiment, "split": split}
             replies = self._ask(able, parcel(header, known))
             shares = [replies[name].vectors()["sum"] for name in able if name in replies]
-            if not shares:
-                raise ValueError("no site answered")
             sum_ = torch.stack(shares).sum(dim=0)
             known[f"total.{len(known) - 2}"] = sum_
             return sum_

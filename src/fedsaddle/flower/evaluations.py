@@ -10,6 +10,8 @@ from fedsaddle.algorithms.base import Vectors
 from fedsaddle.flower.wire import Header
 from fedsaddle.metrics import ScoreCounts, SiteEvaluation
 
+NOT_FINITE = "not finite"
+"""What a site tells of a split where the model's scores cannot be ranked any more."""
 _PARTS = ("values", "positives", "negatives")
 
 

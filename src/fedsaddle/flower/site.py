@@ -23,7 +23,7 @@ from fedsaddle.engines import EngineOptions, Simulation
 from fedsaddle.engines.clients import FULL_BATCH, Setup
 from fedsaddle.errors import UserError
 from fedsaddle.flower import egress
-from fedsaddle.flower.evaluations import pack
+from fedsaddle.flower.evaluations import NOT_FINITE, pack
 from fedsaddle.flower.memory import VersionedMemory, read_vectors, write_vectors
 from fedsaddle.flower.node import Node
 from fedsaddle.flower.policy import Policy, Refusal, read_policy
@@ -167,7 +167,7 @@ class Experiment:
             make_problem(task["problem"], network),
             make_algorithm(task["algorithm"]),
         )
-        options = EngineOptions(dtype=task["dtype"])
+        options = EngineOptions(dtype=task["dtype"], workers=1)  # one client: one process
         layout = problem.layout({"float32": torch.float32, "float64": torch.float64}[options.dtype])
         known = Members(
             torch.tensor(members["able"]),
@@ -225,7 +225,8 @@ class Experiment:
             try:
                 found = self._engine.evaluate(z, carried, split)
             except ValueError:
-                raise Refusal("its scores of the model are not finite") from None
+                header["splits"][split] = NOT_FINITE
+                continue
             own = next(site for site in found if site.name == self._site)
             header["splits"][split], counts = pack(own, split)
             vectors |= counts

@@ -29,14 +29,21 @@ def can_compile() -> bool:
 def compiled(function: Callable[..., Any], examples: Sequence[Tensor]) -> Program:
     """The function for tensors of just these shapes, contiguous ones."""
     import torch._inductor
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    folder = _cache()
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir()):  # not the user's
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     with for_compiler():
         graph = make_fx(function)(*examples)
-    folder = _cache()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     name = hashlib.sha256(f"{graph.graph}{torch.__version__}".encode()).hexdigest()[:16]
-    with _alone(folder / f"{name}.lock"), torch.no_grad():
+    # TorchInductor keeps whole programs, and not just their parts, where shapes have a keeper
+    shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
+    with _alone(folder / f"{name}.lock"), torch.no_grad(), tracing(TracingContext(shapes)):
         program: Program = torch._inductor.compile(graph, list(examples))
         program(*examples)  # compiling ends here, with the first call
     return program

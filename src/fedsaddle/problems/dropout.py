@@ -9,7 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 _MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _BY_ELEMENT = (functional.dropout,)
-_BY_CHANNEL = (functional.dropout1d, functional.dropout2d, functional.dropout3d)
+_BY_CHANNEL = {functional.dropout1d: 2, functional.dropout2d: 0, functional.dropout3d: 4}
+"""Functions that drop whole channels, and how many axes a row has where it comes alone."""
 
 
 def drops(network: nn.Module) -> bool:
@@ -51,11 +52,11 @@ class KeyedDropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _BY_ELEMENT and func not in _BY_CHANNEL:
             return func(*args, **kwargs)
-        return self._dropout(func in _BY_CHANNEL, *args, **kwargs)
+        return self._dropout(func, *args, **kwargs)
 
     def _dropout(
         self,
-        by_channel: bool,
+        func: Any,
         input: Tensor,
         p: float = 0.5,
         training: bool = True,
@@ -64,7 +65,10 @@ class KeyedDropout(TorchFunctionMode):
         if not training or p == 0:
             return input
         self._layer += 1
-        shape = (*input.shape[:2], *[1] * (input.ndim - 2)) if by_channel else tuple(input.shape)
+        shape = tuple(input.shape)
+        if func in _BY_CHANNEL:
+            axes = 1 if input.ndim == _BY_CHANNEL[func] else 2
+            shape = (*shape[:axes], *[1] * (input.ndim - axes))
         size = int(torch.Size(shape).numel())
         kept = uniform(self._key, self._layer, size).reshape(shape) >= p
-        return input * kept.to(input.dtype) / (1 - p)
+        return input * (kept.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0))

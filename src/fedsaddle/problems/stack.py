@@ -33,13 +33,13 @@ _FACTS = _words(
 )
 """What the tensor of one client can be asked, without looking at its values."""
 _ELEMENTWISE = _words(
-    "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt square "
-    "pow sin cos tanh sigmoid log_sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus "
-    "hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy eq ne lt le gt ge "
-    "logical_and logical_or logical_not isfinite isnan float double half long int bool to type_as "
-    "detach clone contiguous __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ "
-    "__rdiv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ __le__ __gt__ "
-    "__ge__ bitwise_and bitwise_xor bitwise_right_shift"
+    "add sub rsub mul div true_divide neg abs sign reciprocal exp expm1 log log1p sqrt rsqrt "
+    "square pow sin cos tanh sigmoid log_sigmoid relu relu6 leaky_relu elu selu celu gelu silu "
+    "mish softplus hardtanh hardswish clamp clamp_min clamp_max maximum minimum where xlogy "
+    "eq ne lt le gt ge logical_and logical_or logical_not isfinite isnan float double half long "
+    "int bool to type_as detach clone contiguous __add__ __radd__ __sub__ __rsub__ __mul__ "
+    "__rmul__ __truediv__ __rdiv__ __pow__ __neg__ __invert__ __and__ __or__ __eq__ __ne__ __lt__ "
+    "__le__ __gt__ __ge__ bitwise_and bitwise_xor bitwise_right_shift"
 )
 """Functions whose result at an element depends on that element alone."""
 
@@ -470,7 +470,7 @@ def _cross_entropy(
         return Stack(losses.sum(1))
     if targets.is_floating_point():
         return Stack(losses.mean(1))
-    return Stack(losses.sum(1) / (targets != usual["ignore_index"]).sum(1))
+    return Stack(losses.sum(1) / torch.ne(targets, -100).sum(1))
 
 
 def _layer_norm(

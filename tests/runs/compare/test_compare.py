@@ -13,10 +13,10 @@ import pytest
 
 from fedsaddle.errors import UserError
 from fedsaddle.runs.api import train_config
-from fedsaddle.runs.compare import Comparison, Entrant, compare, named_entrants
+from fedsaddle.runs.compare import Comparison, Entrant, compare, named_entrants, processes
 from fedsaddle.runs.compare.entrants import settle
 from fedsaddle.runs.compare.execution import train_one
-from fedsaddle.runs.compare.processes import Pool, Task, cores
+from fedsaddle.runs.compare.processes import Pool, Task, cores, in_use
 from fedsaddle.runs.record import RunRecord
 
 BASE = {
@@ -154,6 +154,20 @@ def test_what_goes_wrong_in_a_process_is_told_with_its_name(tmp_path, monkeypatc
         ):
             with pytest.raises(kind, match=f"(?s){message}"):
                 list(pool.run([Task("run 7", behave, (how,))], lambda *news: None))
+
+
+def test_two_at_once_in_one_folder_are_one_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    with in_use(tmp_path), pytest.raises(UserError, match="another process is at work"):
+        compare(BASE, ENTRANTS, [0], tmp_path)
+    with in_use(tmp_path) as lock:  # a worker that outlives its parent keeps the folder
+        sleeper = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+    with pytest.raises(UserError, match="another process is at work"), in_use(tmp_path):
+        pass
+    sleeper.kill()
+    sleeper.wait()
+    with in_use(tmp_path):
+        pass
 
 
 # Real processes, real signals

@@ -192,4 +192,4 @@ def test_a_sweep_needs_validation_rows_and_a_metric_that_they_have(tmp_path):
         tune(bare, entrants, 0, tmp_path, Sweep(4), "test/auc")
     with pytest.raises(UserError, match="is of test rows only"):
         tune(BASE, entrants, 0, tmp_path, Sweep(4), "site/client-1/auc")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir()), "refused before anything was written"

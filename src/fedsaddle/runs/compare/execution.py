@@ -12,7 +12,7 @@ from fedsaddle.runs.api import train_config
 from fedsaddle.runs.compare.budget import rounds_within
 from fedsaddle.runs.compare.comparison import PLAN, Comparison, run_folder
 from fedsaddle.runs.compare.entrants import Entrant, seeded, settle
-from fedsaddle.runs.compare.processes import News, Pool, Task
+from fedsaddle.runs.compare.processes import News, Pool, Task, in_use
 from fedsaddle.runs.config import Config, Sections, read, resolve
 from fedsaddle.runs.folder import CHANGEABLE, disk_errors, first_difference, write_json
 from fedsaddle.runs.rounds import Diverged
@@ -89,21 +89,18 @@ def compare(
         for seed in seeds  # a seed of all entrants first: what there is can be compared
         for label, config in configs.items()
     ]
-    for run in runs:
-        run.check()
-    with disk_errors(str(out)):
-        write_json(
-            out / PLAN,
-            {
-                "seeds": list(seeds),
-                "budget_mb": budget_mb,
-                "base": base,
-                "entrants": {e.label: _plain(e.overrides) for e in entrants},
-            },
-        )
-    left = [run for run in runs if not run.finished]
-    tasks = [Task(run.name, train_one, (run.config.sections(), run.folder)) for run in left]
-    with Pool(jobs) as pool:
+    plan = {
+        "seeds": list(seeds),
+        "budget_mb": budget_mb,
+        "base": _plain(base),
+        "entrants": {e.label: _plain(e.overrides) for e in entrants},
+    }
+    with disk_errors(str(out)), in_use(out) as lock, Pool(jobs, lock) as pool:
+        for run in runs:
+            run.check()
+        write_json(out / PLAN, plan)
+        left = [run for run in runs if not run.finished]
+        tasks = [Task(run.name, train_one, (run.config.sections(), run.folder)) for run in left]
         watched("runs", tasks, [run.config.run.rounds for run in left], pool, observer)
     return Comparison.load(out)
 
@@ -197,6 +194,6 @@ def _alone(config: Config) -> Config:
     return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": 1})})
 
 
-def _plain(overrides: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Overrides as JSON has them (paths as text)."""
-    return json.loads(json.dumps({k: dict(v) for k, v in overrides.items()}, default=str))
+def _plain(sections: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Sections as JSON has them (paths as text)."""
+    return json.loads(json.dumps({k: dict(v) for k, v in sections.items()}, default=str))

@@ -6,6 +6,7 @@ Workers are not in the terminal's foreground group: Ctrl-C reaches this process 
 asks every worker to stop after its round.
 """
 
+import fcntl
 import os
 import pickle
 import queue
@@ -17,9 +18,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -29,6 +31,9 @@ from fedsaddle.runs.watching import Interrupted
 
 GRACE = 10.0
 """Seconds that a worker has to save its state and end."""
+PATIENCE = 15.0
+"""Seconds that a folder's former workers have to end."""
+LOCK = ".lock"
 
 News = Callable[[Any], None]
 
@@ -52,11 +57,36 @@ def cores(jobs: int) -> int:
     return jobs or joblib.cpu_count()
 
 
-class Pool:
-    """Up to `jobs` workers, started when there is work for them; a context manager."""
+@contextmanager
+def in_use(out: Path) -> Iterator[int]:
+    """A folder that belongs to this process and to all who keep the yielded lock open.
 
-    def __init__(self, jobs: int = 0) -> None:
-        self._jobs, self._workers = cores(jobs), list[Worker]()
+    Workers of a killed process may live on for a moment: they are waited for.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as file:
+        limit = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    raise UserError(
+                        f"{out}: another process is at work in this folder; wait for its end."
+                    ) from None
+                time.sleep(0.1)
+        yield file.fileno()
+
+
+class Pool:
+    """Up to `jobs` workers, started when there is work for them; a context manager.
+
+    Workers keep the file `lock` open, too (see `in_use`).
+    """
+
+    def __init__(self, jobs: int, lock: int | None = None) -> None:
+        self._jobs, self._lock, self._workers = cores(jobs), lock, list[Worker]()
 
     def run(
         self, tasks: Sequence[Task], news: Callable[[int, Any], None]
@@ -66,7 +96,7 @@ class Pool:
         `news(place, what)` is called with what a running task tells.
         """
         while len(self._workers) < min(self._jobs, len(tasks)):
-            self._workers.append(Worker())
+            self._workers.append(Worker(self._lock))
         waiting = deque(enumerate(tasks))
         busy: dict[Any, tuple[int, Worker]] = {}
         idle = list(self._workers)
@@ -91,13 +121,12 @@ class Pool:
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         """End the workers: idle ones leave, those of an interrupted run save it, others are cut."""
-        for worker in self._workers:
-            if kind is None:
-                worker.dismiss()
-            elif kind is KeyboardInterrupt:
+        patient = kind is None or kind is KeyboardInterrupt
+        for worker in self._workers if patient else ():
+            if kind is KeyboardInterrupt:
                 worker.interrupt()
-        patience = GRACE if kind in (None, KeyboardInterrupt) else 0.0
-        until = time.monotonic() + patience
+            worker.dismiss()
+        until = time.monotonic() + (GRACE if patient else 0.0)
         for worker in self._workers:
             worker.end(until)
 
@@ -105,12 +134,12 @@ class Pool:
 class Worker:
     """This process's end of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: int | None) -> None:
         self.pipe, other = Pipe()
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import serve; serve({other.fileno()})"],
-            pass_fds=[other.fileno()],
+            pass_fds=[other.fileno()] if lock is None else [other.fileno(), lock],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=os.environ | one_thread,

@@ -1,5 +1,6 @@
 """A comparison as it is asked for: the configuration's `[compare]` and `[sweep]` tables."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedsaddle.errors import UserError
 from fedsaddle.runs.compare.entrants import Entrant, named_entrants, settle
 from fedsaddle.runs.compare.execution import Watcher, compare
 from fedsaddle.runs.compare.metrics import check_metric, outlook, usual_metric
+from fedsaddle.runs.compare.processes import LOCK
 from fedsaddle.runs.compare.results import write_results
 from fedsaddle.runs.compare.sweep import Sweep, one_split, tune
 from fedsaddle.runs.compare.tables import Findings
@@ -128,8 +130,7 @@ def _begun(sections: Sections, out: Path, resume: bool) -> Iterator[None]:
         try:
             yield
         except UserError:
-            if list(out.iterdir()) == [request]:  # refused before anything ran
-                request.unlink()
-                out.rmdir()
+            if {path.name for path in out.iterdir()} <= {REQUEST, LOCK}:  # before anything ran
+                shutil.rmtree(out)
             raise
         write_text(request, write_sections(sections))

@@ -24,7 +24,7 @@ from fedsaddle.runs.compare.budget import rounds_within
 from fedsaddle.runs.compare.entrants import Entrant, data_of, settle
 from fedsaddle.runs.compare.execution import Watcher, lasting, watched
 from fedsaddle.runs.compare.metrics import check_metric, outlook
-from fedsaddle.runs.compare.processes import News, Pool, Task
+from fedsaddle.runs.compare.processes import News, Pool, Task, in_use
 from fedsaddle.runs.compare.spaces import (
     Space,
     contains,
@@ -103,16 +103,14 @@ def tune(
         rounds = rounds_within(budget_mb, configs, [seed])
         configs = {label: lasting(config, rounds[label]) for label, config in configs.items()}
     searched = spaces(sweep.table, configs)
-    with disk_errors(str(out)):
-        out.mkdir(parents=True, exist_ok=True)
+    with disk_errors(str(out)), in_use(out) as lock, Pool(jobs, lock) as pool:
         storage = optuna.storages.RDBStorage(f"sqlite:///{(out / DATABASE).resolve()}")
         searches = [
             Search(label, configs[label], searched[label], sweep, wanted, higher, storage)
             for label in configs
         ]
-        with Pool(jobs) as pool:
-            for first in range(0, max(search.trials for search in searches), GENERATION):
-                _generation(searches, first, pool, observer)
+        for first in range(0, max(search.trials for search in searches), GENERATION):
+            _generation(searches, first, pool, observer)
     winners = {search.label: search.winner() for search in searches}
     return [replace(e, overrides={**e.overrides, "algorithm": winners[e.label]}) for e in entrants]
 

@@ -1,0 +1,187 @@
+"""Compiled gradients against the same ones as they are; and the store of compiled code on disk.
+
+A compilation takes seconds: networks are tiny, and there are few of them.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk
+from fedsaddle.problems.compiled import can_compile
+from fedsaddle.problems.oracle import Oracle
+
+CLIENTS, ROWS = 2, 4
+
+needs_compiler = pytest.mark.skipif(
+    not can_compile(), reason="TorchInductor needs a C++ compiler, and there is none here"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A store of our own; this process compiles by itself, for its helpers start slowly."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDSADDLE_CACHE", str(folder))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))
+        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        yield folder
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.4), nn.Linear(5, 1)
+    )
+
+
+def convolutions() -> nn.Module:
+    """Two convolutions and pools, whose largest values are often equal: zeros behind a ReLU."""
+    return nn.Sequential(
+        *(nn.Unflatten(1, (1, 28)), nn.Conv2d(1, 2, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(2, 3, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 1)),
+    )
+
+
+def point_and_batch(problem: Problem, *shape: int) -> tuple[Tensor, Tensor, Batch]:
+    layout = problem.layout(torch.float64)
+    generator = torch.Generator().manual_seed(5)
+    start = layout.flatten(*problem.start(torch.Generator().manual_seed(0)))
+    noise = torch.randn(CLIENTS, layout.d, dtype=torch.float64, generator=generator)
+    carried = layout.flatten_carried(problem.carried()).repeat(CLIENTS, 1)
+    inputs = torch.randn(CLIENTS, ROWS, *shape, dtype=torch.float64, generator=generator)
+    labels = torch.arange(CLIENTS * ROWS).view(CLIENTS, ROWS) % 2
+    return start + 0.1 * noise, carried, Batch(inputs, labels, None, torch.tensor([3, 2**61]))
+
+
+def pair(problem: Problem) -> tuple[Oracle, Oracle]:
+    layout = problem.layout(torch.float64)
+    return Oracle(problem, layout, compile=True), Oracle(problem, layout, "loop")
+
+
+def alike(found, expected) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@needs_compiler
+def test_a_perceptron_with_batch_norm_and_dropout(cache):
+    torch.manual_seed(0)
+    problem = AUC(model=mlp(), positive_ratio=0.3)
+    z, carried, batch = point_and_batch(problem, 3)
+    compiled, plain = pair(problem)
+    found = compiled.gradient(z, carried, batch)
+    alike(found, plain.gradient(z, carried, batch))
+    assert not torch.equal(found[2], carried), "the statistics move on"
+    # the same program for other numbers, and from where the first pass ended
+    other = batch._replace(inputs=2 * batch.inputs + 1, key=batch.key + 1)
+    alike(compiled.gradient(z + 0.5, found[2], other), plain.gradient(z + 0.5, found[2], other))
+    assert compiled.compile
+    assert len(compiled._programs) == 1
+    assert list(cache.glob("compiled/**/*.so")), "kept on disk"
+
+
+@needs_compiler
+def test_a_perceptrons_inner_step_and_its_pullback(cache):
+    torch.manual_seed(0)
+    problem = CompositionalAUC(model=mlp(), positive_ratio=0.3, inner_step=0.3)
+    z, carried, batch = point_and_batch(problem, 3)
+    x = z[:, : problem.layout().dx]
+    compiled, plain = pair(problem)
+    alike(compiled.inner(x, carried, batch), plain.inner(x, carried, batch))
+    v = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape)
+    found = compiled.inner_pullback(x, v, carried, batch)
+    alike([found], [plain.inner_pullback(x, v, carried, batch)])
+    assert compiled.compile
+    assert float((found - v).abs().max()) > 1e-3
+
+
+@needs_compiler
+def test_convolutions_and_their_second_derivative(cache):
+    torch.manual_seed(0)
+    problem = CompositionalAUC(model=convolutions(), positive_ratio=0.3, inner_step=0.3)
+    z, carried, batch = point_and_batch(problem, 28, 28)
+    batch = batch._replace(key=None)
+    compiled, plain = pair(problem)
+    alike(compiled.gradient(z, carried, batch), plain.gradient(z, carried, batch))
+    x = z[:, : problem.layout().dx]
+    v = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape)
+    found = compiled.inner_pullback(x, v, carried, batch)
+    alike([found], [plain.inner_pullback(x, v, carried, batch)])
+    assert compiled.compile
+
+
+class Branching(nn.Module):
+    """What it computes depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        h = self.linear(inputs)
+        return h if h.sum() > 0 else 2 * h
+
+
+def test_what_cannot_be_compiled_says_so_once_and_runs_on(cache):
+    problem = Risk(model=Branching())
+    z, carried, batch = point_and_batch(problem, 3)
+    z[1] = -z[1]
+    compiled, plain = pair(problem)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k in range(3):
+            now = batch._replace(inputs=batch.inputs - k)
+            alike(compiled.gradient(z, carried, now), plain.gradient(z, carried, now))
+        compiled.loss(z, carried, batch)
+    told = [str(w.message) for w in caught if "cannot be compiled" in str(w.message)]
+    assert len(told) == 1
+    assert told[0].startswith("Risk cannot be compiled and runs as it is (")
+    assert not compiled.compile
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from fedsaddle.problems import Batch, Risk
+from fedsaddle.problems.oracle import Oracle
+
+torch.manual_seed(0)
+problem = Risk(model=nn.Linear(3, 1))
+layout = problem.layout(torch.float64)
+z = torch.linspace(-1, 1, 2 * layout.d, dtype=torch.float64).view(2, -1)
+inputs = torch.linspace(-1, 1, 24, dtype=torch.float64).view(2, 4, 3)
+batch = Batch(inputs, torch.arange(8).view(2, 4) % 2)
+_, gradient, _ = Oracle(problem, layout, compile=True).gradient(z, z[:, :0], batch)
+_, plain, _ = Oracle(problem, layout).gradient(z, z[:, :0], batch)
+assert float((gradient - plain).abs().max()) < 1e-10
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+@needs_compiler
+def test_the_next_process_takes_the_program_from_the_disk(cache):
+    """From the folder of `FEDSADDLE_CACHE`, although no variable of TorchInductor names it."""
+    environment = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+
+    def run() -> tuple[str, dict[Path, int]]:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        built = {f: f.stat().st_mtime_ns for f in cache.glob("compiled/**/*.so")}
+        return done.stdout.strip(), built
+
+    first, built = run()
+    assert first == "0 1"
+    assert built
+    again, kept = run()
+    assert again == "1 0"
+    assert kept == built, "nothing was compiled again"
