@@ -119,7 +119,7 @@ def test_ctrl_c_on_a_terminal_says_how_to_resume(tmp_path):
     command += ["--seeds", "1", "--rounds", "5000", "--out", str(out)]
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, text=True)
     os.close(terminal)
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + 300
     shown = b""
     while not list(out.glob("runs/*/*/checkpoints/*")):
         assert process.poll() is None

@@ -216,6 +216,7 @@ def test_archives_are_unpacked_once(publisher, tmp_path, data_set):
         (archive(["inside/file"])[:40], "cannot be unpacked"),
         (b"no archive", "cannot be unpacked"),
     ],
+    ids=["leads out", "another folder", "cut off", "no archive"],  # the bytes tell the time
 )
 def test_bad_archives(publisher, tmp_path, data_set, content, message):
     publisher.files["set.bin"] = content

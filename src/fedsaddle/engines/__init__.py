@@ -2,6 +2,6 @@
 
 from fedsaddle.engines.base import Engine
 from fedsaddle.engines.options import EngineOptions
-from fedsaddle.engines.simulation import Simulation
+from fedsaddle.engines.simulation import Simulation, one_thread
 
-__all__ = ["Engine", "EngineOptions", "Simulation"]
+__all__ = ["Engine", "EngineOptions", "Simulation", "one_thread"]

@@ -9,7 +9,7 @@ import torch
 from fedsaddle.algorithms import Algorithm, Phase, Replies, Round
 from fedsaddle.algorithms.base import Members, Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
-from fedsaddle.engines import Engine
+from fedsaddle.engines import Engine, one_thread
 from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer, FederationOptions, Ledger, answering, screen, select
 from fedsaddle.federation.clock import response_seconds
@@ -47,14 +47,24 @@ def run_round(
     """The server's state after round `number`, and the ledger's entries for it."""
     at = Round(number, plan.seed, plan.layout, plan.problem, plan.members)
     entries: list[Entry] = []
-    for phase in phases_of_round(plan.algorithm, plan.problem, number):
-        replies = gather(plan, engine, ledger, state, at, phase, entries)
-        state = phase.server(at, state, replies)
-        if "carried" in replies.vectors:
-            weights = plan.algorithm.weights(replies)
-            state = state | {"carried": replies.mean("carried", weights)}
-        engine.commit(replies.clients.numpy())
-    return plan.algorithm.after_round(at, state), entries
+    with one_thread():  # which is also faster where workers have all the cores
+        for phase in phases_of_round(plan.algorithm, plan.problem, number):
+            replies = gather(plan, engine, ledger, state, at, phase, entries)
+            state = _of_its_own(phase.server(at, state, replies), replies)
+            if "carried" in replies.vectors:
+                weights = plan.algorithm.weights(replies)
+                state = state | {"carried": replies.mean("carried", weights)}
+            engine.commit(replies.clients.numpy())
+        return plan.algorithm.after_round(at, state), entries
+
+
+def _of_its_own(state: Vectors, replies: Replies) -> Vectors:
+    """The state without views of the replies: the next ones may come to lie where these are."""
+    lent = {vector.untyped_storage().data_ptr() for vector in replies.vectors.values()}
+    return {
+        name: vector.clone() if vector.untyped_storage().data_ptr() in lent else vector
+        for name, vector in state.items()
+    }
 
 
 def gather(

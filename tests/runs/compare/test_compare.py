@@ -199,7 +199,7 @@ def alive(pid):
         return False
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not come about in time"
@@ -225,10 +225,10 @@ def test_killed_with_or_without_its_group_then_resumed_it_gives_the_same(tmp_pat
         assert len(workers) == 2
         kill(process.pid, signal.SIGKILL)
         process.wait()
-        wait_for(lambda workers=workers: not any(map(alive, workers)), seconds=20)
+        wait_for(lambda workers=workers: not any(map(alive, workers)), seconds=60)
     assert not list(killed.glob("runs/*/*/evaluation.json")), "it was over before it was killed"
     process = start(killed)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     found = Comparison.load(killed)
     for label in found.labels:

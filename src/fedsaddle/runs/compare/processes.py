@@ -157,10 +157,10 @@ class Worker:
             kind, what = self.pipe.recv()
         except (EOFError, ConnectionError):
             code = self._process.wait()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise UserError(
-                f"{name}: its process {how} (out of memory?); continue with --resume."
-            ) from None
+            how = f"ended with code {code}"
+            if code < 0:
+                how = f"was killed by signal {-code}, perhaps for want of memory"
+            raise UserError(f"{name}: its process {how}; continue with --resume.") from None
         if kind == "refused":
             raise UserError(f"{name}: {what}")
         if kind == "failed":

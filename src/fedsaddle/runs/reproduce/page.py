@@ -80,8 +80,8 @@ def how(result: Row) -> str:
         f"{data['source']}, {data['training_rows']:,} training rows of {data['clients']} clients "
         f"and {data['test_rows']:,} test rows. Run on {result['date']} with {machine['cores']} "
         f"cores of {machine['cpu']} ({machine['system']}; Python {machine['python']}, "
-        f"torch {machine['torch']}, fedsaddle {machine['fedsaddle']}) in "
-        f"{duration(result['seconds_of_runs'])} of training."
+        f"torch {machine['torch']}, fedsaddle {machine['fedsaddle']}); the runs' times, "
+        f"{machine['cores']} at once, add up to {duration(result['seconds_of_runs'])}."
     )
 
 

@@ -1,0 +1,341 @@
+"""How a simulation is run (workers, stacks, compiled or not) and that it changes nothing."""
+
+import gc
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedsaddle
+from fedsaddle.algorithms import ALGORITHMS, LocalSGDA, Members, Phase
+from fedsaddle.data import FederatedData
+from fedsaddle.engines import EngineOptions, Simulation
+from fedsaddle.engines import simulation as simulation_module
+from fedsaddle.engines.clients import Setup
+from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_per_round
+from fedsaddle.engines.workers import can_fork
+from fedsaddle.errors import UserError
+from fedsaddle.problems import AUC, Risk
+from fedsaddle.problems.compiled import can_compile
+from fedsaddle.runs.watching import Silent
+
+forks = pytest.mark.skipif(not can_fork(), reason="this system cannot fork processes")
+
+
+def data_of(sizes=(40, 24, 30, 40, 27, 21, 40, 40), shape=(3,), seed=0) -> FederatedData:
+    random = np.random.default_rng(seed)
+    clients = []
+    for shift, n in enumerate(sizes):
+        y = np.arange(n) % 2
+        rows = random.normal(size=(n, *shape)) + y.reshape(-1, *[1] * len(shape)) + 0.1 * shift
+        clients.append((rows, y))
+    return FederatedData.from_clients(clients)
+
+
+def network(batch_norm: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 4), *([nn.BatchNorm1d(4)] if batch_norm else []), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(4, 1))
+
+
+def numbers(result) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in (*result.x.values(), *result.y.values())])
+
+
+def measured(result) -> list[dict]:
+    """All that was measured, but for the time it took."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in result.history]
+
+
+RUNS = {
+    "codasca": ("auc", {}),
+    "cdma-ada": ("auc", {"availability": "uniform-response", "clients_per_round": 6}),
+    "drfa": ("agnostic", {"clients_per_round": 5}),
+    "local-scgdam": ("compositional-auc", {}),
+}
+
+
+def run(method: str, rounds: int = 3, **engine):
+    problem, federation = RUNS[method]
+    return fedsaddle.train(
+        problem,
+        data_of(),
+        ALGORITHMS[method](batch_size=20, local_steps=3),
+        model=network(batch_norm=method != "drfa"),
+        rounds=rounds,
+        federation=federation,
+        evaluation={"every": 1},
+        engine=engine,
+    )
+
+
+@forks
+@pytest.mark.parametrize("method", RUNS)
+def test_any_number_of_workers_gives_the_same_bits(method):
+    one = run(method, workers=1, stack_size=2)
+    for workers in (2, 3):
+        other = run(method, workers=workers, stack_size=2)
+        assert torch.equal(numbers(one), numbers(other))
+        assert measured(one) == measured(other)
+        assert one.record.ledger == other.record.ledger
+    assert one.history[-1]["test/auc"] > 0.5
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_vmap_loop_and_stacks_of_any_size_agree_in_double_precision(method):
+    double = {"dtype": "float64", "workers": 1}
+    expected = numbers(run(method, clients="stack", **double))
+    for other in ({"clients": "vmap"}, {"clients": "loop"}, {"stack_size": 3}):
+        found = numbers(run(method, **other, **double))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, msg=str(other))
+
+
+@forks
+def test_evaluation_is_shared_among_workers_and_the_same(monkeypatch):
+    """With small blocks, so that there are several."""
+    monkeypatch.setattr(simulation_module, "FULL_BATCH", 16)
+    one, two = (run("codasca", rounds=1, workers=workers) for workers in (1, 2))
+    assert measured(one) == measured(two)
+
+
+# --- replies that are not as declared -------------------------------------------------------------
+
+
+class Misshapen(LocalSGDA):
+    """Sends something odd from the stack that holds client 0, or from all."""
+
+    name: ClassVar[str] = "test-misshapen"
+    odd: str = "long"
+    everywhere: bool = False
+
+    def steps(self, at, received, memory, client):
+        reply, memory = super().steps(at, received, memory, client)
+        if 0 in client._clients or self.everywhere:
+            z = reply["z"]
+            if self.odd == "long":
+                return {"z": torch.cat([z, z[:, :2]], dim=1)}, memory
+            if self.odd == "missing":
+                return {}, memory
+            return {"z": z[0].repeat(2)}, memory  # one vector for all
+        return reply, memory
+
+
+def misshapen(workers: int, **options):
+    return fedsaddle.train(
+        "auc",
+        data_of((12, 12, 12, 12)),
+        Misshapen(batch_size=4, local_steps=1, **options),
+        rounds=2,
+        engine={"workers": workers, "stack_size": 1},
+    )
+
+
+@forks
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ("long", "'z' has shape (9,), not (7,)"),
+        ("missing", "'z' is missing"),
+        ("one for all", "'z' has shape (14,), not (7,)"),
+    ],
+)
+def test_a_misshapen_reply_is_refused_with_the_reason(odd, reason, workers):
+    result = misshapen(workers, odd=odd)
+    assert [entry["refused"] for entry in result.record.ledger] == [{"0": reason}] * 2
+    assert [entry["answered"] for entry in result.record.ledger] == [[0, 1, 2, 3]] * 2
+
+
+@forks
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_all_are_misshapen_the_run_stops_and_says_why(workers):
+    with pytest.raises(UserError, match=r"only 0 of 4 .*'z' has shape \(9,\), not \(7,\)"):
+        misshapen(workers, everywhere=True)
+
+
+class First(LocalSGDA):
+    """The server takes the first client's reply as it is, and asks twice a round."""
+
+    name: ClassVar[str] = "test-first"
+
+    def phases(self, number):
+        (steps,) = super().phases(number)
+        look = Phase("look", {"z": "point"}, {"loss": 1}, self.look, self.nothing, trains=False)
+        return steps, look
+
+    def average(self, at, state, replies):
+        return state | {"z": replies.vectors["z"][0]}
+
+    def look(self, at, received, memory, client):
+        return {"loss": client.full_loss(received["z"])}, memory
+
+    def nothing(self, at, state, replies):
+        return state
+
+
+def test_a_server_may_keep_a_part_of_the_replies():
+    """What a method keeps is not written over by what the next phase sends."""
+    data, method = data_of((12, 12, 12, 12)), First(batch_size=4, local_steps=2)
+    found = fedsaddle.train("risk", data, method, rounds=3)
+    alone = LocalSGDA(batch_size=4, local_steps=2)
+    expected = fedsaddle.train("risk", data.only(0), alone, rounds=3)
+    torch.testing.assert_close(numbers(found), numbers(expected), rtol=0, atol=1e-6)
+
+
+# --- what is worth workers or a compiler ----------------------------------------------------------
+
+
+def simulation(data, problem, method, clients_per_round=0, rounds=1, **options) -> Simulation:
+    able = torch.arange(data.n_clients)
+    members = Members(able, data.names, able)
+    problem = problem.prepare(data)
+    return Simulation(
+        *(problem, method, data, problem.layout(), members, EngineOptions(**options)),
+        seed=0,
+        clients_per_round=clients_per_round,
+        rounds=rounds,
+    )
+
+
+def test_a_tiny_run_is_one_process_and_not_compiled():
+    engine = simulation(data_of(), AUC(model=network()), LocalSGDA(), rounds=100)
+    assert engine._decide(0, 100) == (1, False)
+    assert engine._decide(0, 10**4) == (1, False)
+    result = fedsaddle.train("auc", data_of(), rounds=1)
+    assert result.history
+
+
+def test_a_large_run_has_a_process_for_each_core_and_is_compiled(monkeypatch):
+    data = data_of((40,) * 4, (3000,))
+    problem = AUC(model=nn.Linear(3000, 1))
+    method = LocalSGDA(batch_size=30, local_steps=20)
+    engine = simulation(data, problem, method, workers=1, compile=False)
+    of_a_round = operations_per_round(engine._setup, 4)
+    assert of_a_round > WORTH_WORKERS
+    enough = int(WORTH_COMPILING / of_a_round) + 1
+    auto = simulation(data, problem, method, compile="auto", workers=0)
+    monkeypatch.setattr(simulation_module, "can_compile", lambda: True)
+    cores = len(os.sched_getaffinity(0))
+    assert auto._decide(4, 1) == (cores, False)
+    assert auto._decide(4, enough - 2) == (cores, False)
+    assert auto._decide(4, enough) == (cores, True)
+    monkeypatch.setattr(simulation_module, "can_compile", lambda: False)
+    assert auto._decide(4, enough) == (cores, False)
+    monkeypatch.setattr(simulation_module, "can_fork", lambda: False)
+    assert auto._decide(4, 1) == (1, False)
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_what_is_set_is_done(compile):
+    engine = simulation(data_of(), AUC(model=network()), LocalSGDA(), workers=3, compile=compile)
+    assert engine._decide(0, 1) == (3, compile)
+
+
+def test_without_fork_several_workers_are_refused(monkeypatch):
+    monkeypatch.setattr(simulation_module, "can_fork", lambda: False)
+    with pytest.raises(UserError, match=r"^engine\.workers: .*use 1\.$"):
+        simulation(data_of(), AUC(model=network()), LocalSGDA(), workers=2)
+    simulation(data_of(), AUC(model=network()), LocalSGDA(), workers=1)
+
+
+def setup_of(data, problem, **options) -> Setup:
+    engine = simulation(data, problem, LocalSGDA(**options), workers=1, compile=False)
+    return engine._setup
+
+
+def test_operations_of_a_linear_layer():
+    """Six for each weight and row: two forwards, and, as if a layer were below, four back."""
+    data = data_of((40, 25, 17), (50,))
+    problem = Risk(model=nn.Linear(50, 1, bias=False))
+    setup = setup_of(data, problem, batch_size=10, local_steps=7)
+    assert operations_per_round(setup, 0) == 6 * 50 * 10 * 7 * 3
+    assert operations_per_round(setup, 2) == 6 * 50 * 10 * 7 * 2
+    most = int(data.train.counts.max())
+    whole = setup_of(data, problem, batch_size=0, local_steps=1)
+    assert operations_per_round(whole, 1) == 6 * 50 * most
+    few = setup_of(data, problem, batch_size=1000, local_steps=1)
+    assert operations_per_round(few, 1) == 6 * 50 * most, "no more rows than there are"
+
+
+def test_operations_of_a_convolution():
+    """A weight is used at every pixel of the output."""
+    data = data_of((40, 25), (1, 12, 12))
+    model = nn.Sequential(nn.Conv2d(1, 3, 5, bias=False), nn.AvgPool2d(8), nn.Flatten())
+    model = nn.Sequential(model, nn.Linear(3, 1, bias=False))
+    setup = setup_of(data, Risk(model=model), batch_size=4, local_steps=2)
+    convolution = 6 * (3 * 25) * (8 * 8)
+    head = 6 * 3
+    assert operations_per_round(setup, 2) == (convolution + head) * 4 * 2 * 2
+
+
+# --- compiled runs --------------------------------------------------------------------------------
+
+
+@forks
+@pytest.mark.skipif(not can_compile(), reason="TorchInductor needs a C++ compiler")
+def test_a_compiled_run_is_the_same_to_rounding(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSADDLE_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    data = data_of((16, 16, 16, 16))
+
+    def train(compile: bool):
+        return fedsaddle.train(
+            AUC(model=network()),
+            data,
+            LocalSGDA(batch_size=4, local_steps=3),
+            rounds=3,
+            engine={"compile": compile, "workers": 1, "stack_size": 2},
+        )
+
+    compiled, plain = train(True), train(False)
+    torch.testing.assert_close(numbers(compiled), numbers(plain), rtol=0, atol=1e-5)
+    assert list(tmp_path.glob("compiled/**/*.so")), "it was compiled indeed"
+
+
+# --- nothing is left over -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to look at")
+def test_runs_leave_no_process_and_no_handle_behind():
+    def left() -> tuple[int, list[str]]:
+        gc.collect()
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        return len(os.listdir("/proc/self/fd")), children
+
+    run("codasca", rounds=1, workers=2, stack_size=2)
+    before = left()
+    for _ in range(3):
+        run("codasca", rounds=1, workers=2, stack_size=2)
+    assert left() == before
+
+
+class Resident(Silent):
+    """The process's memory after every round."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+
+    def round(self, number, row, totals):
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        self.bytes.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to read memory from")
+def test_two_thousand_rounds_take_no_more_memory_than_some_hundred():
+    rounds, every, warm = 2000, 40, 400
+    fedsaddle.train(
+        AUC(model=nn.Linear(3, 1)),
+        data_of((12, 12, 12, 12)),
+        ALGORITHMS["codasca"](batch_size=4, local_steps=1),
+        rounds=rounds,
+        evaluation={"every": every, "guard": False},
+        engine={"workers": 1},
+        observer=(memory := Resident()),
+    )
+    grown = memory.bytes[-1] - memory.bytes[warm]
+    kept = 10_000 * (rounds - warm) / every  # the history; and a line of the ledger for each round
+    assert grown < 4e6 + kept + 1_000 * (rounds - warm)
