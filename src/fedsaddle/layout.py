@@ -5,7 +5,7 @@ may carry values that no gradient moves (BatchNorm statistics, closed-form duals
 vector, which travels with the model and is averaged with it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -28,8 +28,11 @@ def _flat(shapes: Shapes, named: Mapping[str, Tensor], dtype: torch.dtype) -> Te
 
 
 def _unflat(shapes: Shapes, flat: Tensor) -> Named:
-    # split, not slices: under autograd every slice's gradient would be padded to full size
     pieces = torch.split(flat, [prod(shape) for shape in shapes.values()]) if shapes else ()
+    return _shaped(shapes, pieces)
+
+
+def _shaped(shapes: Shapes, pieces: Sequence[Tensor]) -> Named:
     named = zip(shapes.items(), pieces, strict=True)
     return {name: piece.view(shape) for (name, shape), piece in named}
 
@@ -78,8 +81,19 @@ class Layout:
 
     def unflatten(self, z: Tensor, carried: Tensor) -> tuple[Named, Named]:
         """Named views of one point: primal (with the carried values among it) and dual."""
-        x, y = torch.split(z, [self.dx, self.dy])
-        return _unflat(self.primal, x) | _unflat(self.carried, carried), _unflat(self.dual, y)
+        return self.named(self.pieces(z), carried)
+
+    def pieces(self, z: Tensor) -> tuple[Tensor, ...]:
+        """The flat parts of the named variables, in order, of one point or of a stack."""
+        # split, not slices: under autograd every slice's gradient would be padded to full size
+        sizes = [prod(shape) for shape in (*self.primal.values(), *self.dual.values())]
+        return torch.split(z, sizes, dim=-1)
+
+    def named(self, pieces: Sequence[Tensor], carried: Tensor) -> tuple[Named, Named]:
+        """One point from its pieces, as `unflatten` gives it."""
+        primal, dual = pieces[: len(self.primal)], pieces[len(self.primal) :]
+        x = _shaped(self.primal, primal) | _unflat(self.carried, carried)
+        return x, _shaped(self.dual, dual)
 
     def x(self, z: Tensor) -> Tensor:
         """The primal part, of one point or of a stack of points."""
