@@ -77,13 +77,15 @@ def seconds_per_phase(folder: Path, model: dict, way: dict, phases: int) -> floa
     federation = Federation(folder / "parties", sites, plaintext=True)
     federation.forks = way["forks"]
     ledger, seen = folder / "run" / "ledger.jsonl", []
+
+    def watch() -> None:
+        """Note when a phase was written down."""
+        lines = ledger.read_text().count("\n") if ledger.exists() else 0
+        seen.extend([time.monotonic()] * (lines - len(seen)))
+
     with federation:
         run = federation.submit(folder / "app", {"out": str(folder / "run")})
-        while len(seen) < phases:
-            lines = ledger.read_text().count("\n") if ledger.exists() else 0
-            seen += [time.monotonic()] * (lines - len(seen))
-            time.sleep(0.02)
-        state = federation.wait(run)
+        state = federation.wait(run, meanwhile=watch)
     if not state.completed:
         sys.exit(f"the run failed: {state.details}")
     return (seen[-1] - seen[0]) / (phases - 1)

@@ -333,7 +333,7 @@ def test_two_thousand_rounds_take_no_more_memory_than_some_hundred():
         ALGORITHMS["codasca"](batch_size=4, local_steps=1),
         rounds=rounds,
         evaluation={"every": every, "guard": False},
-        engine={"workers": 1},
+        engine={"workers": 1, "stack_size": 8},
         observer=(memory := Resident()),
     )
     grown = memory.bytes[-1] - memory.bytes[warm]

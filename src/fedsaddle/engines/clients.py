@@ -111,6 +111,8 @@ class ClientStack:
         return Batch(inputs, labels, noise, self._key(clients, *key))
 
     def _noise(self, clients: np.ndarray, rows: int, *key: Key) -> Tensor | None:
+        if self._setup.problem.noise_shape is None:
+            return None
         at = (self._number, self._phase, *key)
         drawn = [self._setup.noise(rows, int(client), *at) for client in clients]
         known = [noise for noise in drawn if noise is not None]

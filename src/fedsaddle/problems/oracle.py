@@ -39,12 +39,14 @@ class Oracle:
         self.compile = compile
         self.drops = problem.drops
         self._programs: dict[Any, Program] = {}
+        self._no_key = torch.zeros(1, dtype=torch.int64, device=layout.device)
 
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
         losses, after, *pieces = self._run(self._gradient, batch, z, carried)
         gradient = torch.cat([piece.flatten(1) for piece in pieces], dim=1)
-        gradient[:, self.layout.dx :].neg_()
+        if self.layout.dy:
+            gradient[:, self.layout.dx :].neg_()
         return losses, gradient, after
 
     def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
@@ -151,10 +153,10 @@ class Oracle:
     def _run(self, function: Callable[..., Any], batch: Batch, *points: Tensor) -> Any:
         key = batch.key
         if key is None:
-            key = torch.zeros(len(points[0]), dtype=torch.int64, device=points[0].device)
+            key = self._no_key.expand(len(points[0]))
         if not self.compile or self.mode == "loop":
             return function(key, list(batch.parts), *points)
-        tensors = [tensor.detach().contiguous() for tensor in (key, *batch.parts, *points)]
+        tensors = [tensor.contiguous() for tensor in (key, *batch.parts, *points)]
         shapes = (function.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
         if shapes not in self._programs:
             flat = partial(_unpacked, function, len(batch.parts))

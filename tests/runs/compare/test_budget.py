@@ -79,6 +79,12 @@ def test_as_many_rounds_as_the_budget_pays_for():
     assert all(several[label] <= paid[label] for label in configs)
 
 
+def test_a_replayed_federation_has_no_budget(tmp_path):
+    replayed = {"availability": "trace", "trace": str(tmp_path / "ledger.jsonl")}
+    with pytest.raises(UserError, match="--budget-mb: with federation"):
+        rounds_within(1, configs_of(("fedavg",), replayed), [0])
+
+
 def test_a_budget_below_one_round_is_refused():
     configs = configs_of(("fedavg",), {})
     with pytest.raises(UserError, match=r"fedavg: one round sends 0\.00\d+ MB, which is more than"):

@@ -64,6 +64,11 @@ def bill(config: Config, data: FederatedData) -> Iterator[int]:
     seed, federation = config.run.seed, config.federation
     able = np.flatnonzero(data.train.counts)
     check_options(federation, data.names, len(able))
+    if federation.availability == "trace":
+        raise UserError(
+            "--budget-mb: with federation.availability = 'trace' the rounds are those of another "
+            "run; give --rounds."
+        )
     network = starting_network(config.model, data, seed)
     problem = make_problem(config.problem, network).prepare(data)
     layout = problem.layout(getattr(torch, config.engine.dtype))

@@ -25,8 +25,9 @@ def write_results(comparison: Comparison, metric: str, higher: bool) -> Findings
         write_json(out / "comparison.json", tables.as_json(found))
         write_report(comparison, found, out / "report.html")
         for label in comparison.labels:
-            settings = resolve(read(run_folder(out, label, comparison.seeds[0]) / "config.toml"))
-            write_text(out / "best" / f"{label}.toml", write_commented(settings))
+            settings = read(run_folder(out, label, comparison.seeds[0]) / "config.toml")
+            settings["engine"].pop("workers")  # one, since others ran beside it
+            write_text(out / "best" / f"{label}.toml", write_commented(resolve(settings)))
     return found
 
 
