@@ -77,7 +77,7 @@ def test_auc_of_five_hundred_clients_with_one_class_each(train):
 @pytest.mark.data
 def test_compositional_auc_on_four_devices(train):
     printed, rows = train(
-        experiment("local-scgdam-table-1-fashion-mnist"),
+        experiment("localscgdam-table1-fashion-mnist", "LocalSCGDAM, p = 4"),
         rounds=6,
         settings=["algorithm.batch_size=16", "model.name=lenet-5"],
     )
@@ -92,9 +92,9 @@ def test_compositional_auc_on_four_devices(train):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["drfa-figure-4-adult-sex", "drfa-figure-5-adult-race"])
+@pytest.mark.parametrize("name", ["drfa-fig4", "drfa-fig5"])
 def test_the_worst_node_of_adult(train, name):
-    printed, rows = train(experiment(name), rounds=5)
+    printed, rows = train(experiment(name, "DRFA"), rounds=5)
     summary = printed["summary"]
     assert len(printed["sites"]) == 10
     assert summary["test/rows"] == 16281
@@ -191,7 +191,7 @@ def test_a_gan_and_its_pictures(train, monkeypatch):
     quick = partial(simulation.train_scorer, steps=100)  # a worse judge than a run has
     monkeypatch.setattr(simulation, "train_scorer", quick)
     printed, _ = train(
-        experiment("cdma-table-2-mnist"),
+        experiment("cdma-table2-mnist", "CDMA-ADA"),
         rounds=1,
         settings=["model.arguments={width=8}", "problem.generated=200", "algorithm.local_steps=4"],
     )

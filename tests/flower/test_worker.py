@@ -13,6 +13,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from fedsaddle.errors import UserError
+from fedsaddle.flower import supernode
 from fedsaddle.flower.node import Node, secret
 from fedsaddle.flower.wire import Parcel
 from fedsaddle.flower.worker import ask_worker
@@ -113,3 +114,14 @@ def test_settings_of_a_site(tmp_path):
     assert node.home == node.home
     assert len(secret(tmp_path / "home")) == 32
     assert json.loads(node.identity())["site"] == "a"
+
+
+def test_a_supernode_is_impatient_only_while_a_run_is_on(monkeypatch):
+    now, slept = [0.0], []
+    monkeypatch.setattr(supernode.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    sleep = supernode.Impatience()
+    for second, seconds in ((1, 3), (40, 3), (41, 0.5), (60, 3), (80, 3)):
+        now[0] = second
+        sleep(seconds)
+    assert slept == [0.25, 3, 0.25, 0.25, 3]

@@ -151,9 +151,11 @@ class FlowerEngine:
             replies |= self._network.ask(requests, len(missing), needed - len(replies))
             if len(replies) >= needed:
                 return replies
+        absent = ", ".join(name for name in names if name not in replies)
         raise UserError(
             f"only {len(replies)} of {len(names)} sites answered '{request.header['kind']}', "
-            f"{federation.retries + 1} times in a row; federation.quorum is {federation.quorum:g}."
+            f"{federation.retries + 1} times in a row; federation.quorum is {federation.quorum:g}. "
+            f"No reply from: {absent}."
         )
 
     def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:

@@ -3,9 +3,10 @@
     python -m fedsaddle.flower.supernode --superlink ... --node-config ...
 
 A SuperNode looks for messages every three seconds, and starts a Python process for each of them,
-which spends more than a second of computing time on imports. Here it looks five times a second, and
-its helper, which has everything imported, makes the process of a message by forking itself. What
-the processes do is Flower's own code, unchanged; with plain `flower-supernode` a run is slower.
+which spends more than a second of computing time on imports. Here it looks four times a second
+while a run is on, and its helper, which has everything imported, makes the process of a message by
+forking itself. What they do is Flower's own code, unchanged; with plain `flower-supernode` a run is
+slower.
 """
 
 import contextlib
@@ -16,8 +17,25 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.25
+BUSY_SECONDS = 30.0
+"""So long after a message the next one is expected soon."""
+IDLE_WAIT = 3.0
+"""How long a SuperNode waits where there was no message; its shorter waits are for a reply."""
 HELPER, CLIENT = "flower-superexec", "flwr-clientapp"
+
+
+class Impatience:
+    """A shorter sleep while messages come."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, seconds: float) -> None:
+        if seconds < IDLE_WAIT:
+            self._last = time.monotonic()
+        busy = time.monotonic() - self._last < BUSY_SECONDS
+        time.sleep(min(seconds, POLL_SECONDS) if busy else seconds)
 
 
 def main() -> None:
@@ -31,8 +49,7 @@ def main() -> None:
         return subprocess.Popen(command, **options)
 
     os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", str(POLL_SECONDS))
-    waits = {**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, POLL_SECONDS))}
-    vars(node)["time"] = SimpleNamespace(**waits)
+    vars(node)["time"] = SimpleNamespace(**{**vars(time), "sleep": Impatience()})
     vars(node)["subprocess"] = SimpleNamespace(**{**vars(subprocess), "Popen": start})
     flower_supernode()
 
