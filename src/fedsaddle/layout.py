@@ -63,6 +63,11 @@ class Layout:
     def dy(self) -> int:
         return _size(self.dual)
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many numbers each of the primal and dual variables has, in order."""
+        return [prod(shape) for shape in (*self.primal.values(), *self.dual.values())]
+
     @property
     def d(self) -> int:
         return self.dx + self.dy
@@ -86,8 +91,7 @@ class Layout:
     def pieces(self, z: Tensor) -> tuple[Tensor, ...]:
         """The flat parts of the named variables, in order, of one point or of a stack."""
         # split, not slices: under autograd every slice's gradient would be padded to full size
-        sizes = [prod(shape) for shape in (*self.primal.values(), *self.dual.values())]
-        return torch.split(z, sizes, dim=-1)
+        return torch.split(z, self.sizes, dim=-1)
 
     def named(self, pieces: Sequence[Tensor], carried: Tensor) -> tuple[Named, Named]:
         """One point from its pieces, as `unflatten` gives it."""

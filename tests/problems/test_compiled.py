@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk
 from fedsaddle.problems.compiled import can_compile
 from fedsaddle.problems.oracle import Oracle
+from fedsaddle.problems.pieces import gradient
 
 CLIENTS, ROWS = 2, 4
 
@@ -165,6 +166,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from fedsaddle.problems import Batch, Risk
 from fedsaddle.problems.oracle import Oracle
+from fedsaddle.problems.pieces import gradient
 
 torch.manual_seed(0)
 problem = Risk(model=nn.Linear(3, 1))
@@ -198,3 +200,30 @@ def test_the_next_process_takes_the_program_from_the_disk(cache):
     again, kept = run()
     assert again == "1 0"
     assert kept == built, "nothing was compiled again"
+
+
+class Factors(Problem):
+    """A product of two matrices of variables: each is a factor of the other's gradient."""
+
+    def start(self, generator: torch.Generator):
+        names = {"u": (3, 2), "v": (2, 3)}
+        return {k: torch.randn(*shape, generator=generator) for k, shape in names.items()}, {}
+
+    def loss(self, x, y, batch):
+        return (batch.inputs @ x["u"] @ x["v"] - batch.inputs).square().mean()
+
+    def predict(self, x, inputs):
+        return None
+
+
+@needs_compiler
+@pytest.mark.parametrize("problem", [Factors(), AUC(model=nn.Linear(3, 1), positive_ratio=0.3)])
+def test_compiled_steps_in_place_are_those_of_the_gradients(cache, problem):
+    z, carried, batch = point_and_batch(problem, 3)
+    compiled, plain = pair(problem)
+    field = compiled.field(CLIENTS)
+    found, expected = z, z
+    for _ in range(3):
+        found = found - 0.1 * gradient(field, found, batch)
+        expected = expected - 0.1 * plain.gradient(expected, carried, batch)[1]
+    alike([found + 0.0 * z], [expected + 0.0 * z])

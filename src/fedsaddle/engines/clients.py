@@ -20,6 +20,7 @@ from fedsaddle.keyed import Key, generator
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Batch, Problem
 from fedsaddle.problems.oracle import Mode, Oracle
+from fedsaddle.problems.pieces import Pieces, gradient, take_steps
 
 FULL_BATCH = 1024
 """Rows per pass where all of a client's rows are used: large enough to fill the processor."""
@@ -91,12 +92,14 @@ class ClientStack:
         self._setup, self._clients = setup, clients
         self._number, self._phase = number, phase
         self._oracle = setup.oracle
+        self._field = setup.oracle.field(len(clients))
         self.layout = setup.layout
         self.carried = carried.expand(len(clients), -1)
 
     def _points(self, z: Tensor) -> Tensor:
         """A row per client, also where all clients are at one point."""
-        return z.expand(len(self._clients), -1)
+        whole = isinstance(z, Pieces) or z.ndim == 2
+        return z if whole else z.expand(len(self._clients), -1)
 
     def _rows(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """The inputs and labels of some rows, in the shape that their numbers have."""
@@ -144,10 +147,12 @@ class ClientStack:
         return reshuffled(rows, wanted, generator(self._setup.seed, *key))
 
     def gradient(self, z: Tensor, batch: Batch, track: bool = True) -> Tensor:
-        _, gradient, carried = self._oracle.gradient(self._points(z), self.carried, batch)
+        if self._field is not None:
+            return self._clipped(gradient(self._field, z, batch))
+        _, found, carried = self._oracle.gradient(self._points(z), self.carried, batch)
         if track:
             self.carried = carried
-        return self._clipped(gradient)
+        return self._clipped(found)
 
     def gradients(self, points: Sequence[Tensor], batch: Batch) -> list[Tensor]:
         """One pass over a stack that has every client several times."""
@@ -231,6 +236,7 @@ def run_stack(
     noise = generator(setup.seed, "noise", int(clients[0]), number, phase_name)
     with _seeded(int(noise.integers(2**62))):  # by the stack, not by the order of work
         reply, memory = phase.client(at, received, memory, stack)
+        take_steps([*reply.values(), *memory.values()])
     reply = {name: reply[name] for name in phase.up if name in reply}
     if layout.n_carried and phase.trains:
         reply["carried"] = stack.carried
@@ -250,7 +256,5 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _to_cpu(vectors: Vectors, n_clients: int) -> Vectors:
     """A row per client, also where all clients' rows are one and the same vector."""
-    return {
-        name: (vector.expand(n_clients, -1) if vector.ndim == 1 else vector).cpu()
-        for name, vector in vectors.items()
-    }
+    here = {name: v if v.is_cpu else v.cpu() for name, v in vectors.items()}
+    return {name: v.expand(n_clients, -1) if v.ndim == 1 else v for name, v in here.items()}

@@ -25,7 +25,7 @@ from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import PhaseWork, loss_of_rows, passes, predict_rows, work_on_phase
-from fedsaddle.engines.workers import Task, Workers, can_fork
+from fedsaddle.engines.workers import Task, Workers, can_fork, keep_memory
 from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer
 from fedsaddle.federation.ledger import wire_up
@@ -44,8 +44,8 @@ SCORER_ROWS = 20_000
 LOSS_SITES = 256
 """Losses are measured when so few sites have rows; with more sites, those without are left out."""
 
-CACHED = 3 * 2**19
-"""Bytes of parameters in a stack that a processor's second-level cache still copes with."""
+CACHED = 7 * 2**19
+"""Bytes of parameters in a stack that a processor's caches still cope with."""
 LARGEST_STACK = 8
 """More clients at once are hardly faster, and fewer stacks keep fewer cores busy."""
 
@@ -97,6 +97,7 @@ class Simulation:
         self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
         self._scorer: Scorer | None = None
         self._workers: Workers | None = None
+        keep_memory()
         self._n_workers, compile = self._decide(clients_per_round, rounds)
         self._setup = replace(self._setup, compile=compile)
 
@@ -166,14 +167,16 @@ class Simulation:
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.
 
-        At least two where there are two clients, all of about the same size.
+        An even number where there are two clients or more, all of about the same size: cores mostly
+        come in pairs, and results are not to depend on how many there are.
         """
         sizes = np.array([self._setup.batch_rows(int(client)) for client in clients])
         for size in np.unique(sizes):
             group = np.flatnonzero(sizes == size)
-            wanted = -(-len(group) // self._stack_size)
-            least = 1 if self._options.stack_size else min(2, len(group))
-            yield from np.array_split(group, max(wanted, least))
+            stacks = -(-len(group) // self._stack_size)
+            if not self._options.stack_size:
+                stacks = min(stacks + stacks % 2, len(group))
+            yield from np.array_split(group, stacks)
 
     @property
     def _stack_size(self) -> int:

@@ -48,17 +48,18 @@ def work_on_phase(
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
-        index = torch.from_numpy(rows)
-        memory = {name: arena[place][index] for name, place in work.memory.items()}
+        own = _index(rows)
+        memory = {name: arena[place][own] for name, place in work.memory.items()}
         with setup.timed("client"):
             reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
         for name, vector in memory.items():
-            arena[work.memory[name]][index] = vector
+            _write(arena[work.memory[name]], own, vector)
         declared = {name: (len(rows), place.columns) for name, place in work.replies.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
             return Outcome({}, np.zeros(0), {}, reply)
         for name, vector in reply.items():
-            arena[work.replies[name]][index] = vector
+            _write(arena[work.replies[name]], own, vector)
+        reply = {name: arena[work.replies[name]][own] for name in reply}
         norms = {name: _lengths(vector) for name, vector in reply.items()}
         moved = _moved(reply, received)
     spent = setup.seconds
@@ -68,6 +69,20 @@ def work_on_phase(
         "transport": spent["stack"] - spent["client"],
     }
     return Outcome(norms, moved, seconds)
+
+
+def _index(rows: np.ndarray) -> slice | Tensor:
+    """Rows of a matrix; a view of them where they are neighbours."""
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return torch.from_numpy(rows)
+
+
+def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
+    if isinstance(rows, slice):
+        matrix[rows].copy_(vectors)
+    else:
+        matrix[rows] = vectors
 
 
 def _lengths(matrix: Tensor) -> np.ndarray:

@@ -1,15 +1,17 @@
 """Processes that share a run's work, one thread each.
 
 They are forked: data, network and method are simply there, and a user's own classes need not be
-importable. Tasks go to whoever is free, largest first; results come back in the tasks' order.
+importable. Whoever is free takes the next task, costly ones first, by a counter that all share: the
+run itself is not asked, it has two messages for each worker to send and to get, whatever there is
+to do.
 """
 
+import ctypes
 import multiprocessing
 import os
 import pickle
 import signal
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -20,10 +22,24 @@ from fedsaddle.errors import UserError
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of the shared things and of these arguments."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""As in malloc.h."""
 
 
 def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods()
+
+
+def keep_memory() -> None:
+    """Memory that is given back is kept for the next step, not returned to the system.
+
+    A stack's vectors are large enough for the C library to ask the system for each of them anew,
+    and to be sent blank pages, which takes as long as the arithmetic of a small network.
+    """
+    with suppress(OSError, AttributeError):  # a system with another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, size in ((M_MMAP_THRESHOLD, 2**25), (M_TRIM_THRESHOLD, 2**28)):
+            mallopt(parameter, size)
 
 
 class Workers:
@@ -31,61 +47,47 @@ class Workers:
 
     def __init__(self, number: int, *shared: Any) -> None:
         context = multiprocessing.get_context("fork")
+        self._next = context.Value("l", 0)
         self._lines: list[Connection] = []
         self._processes = []
         for _ in range(number):
             here, there = context.Pipe()
             ours = [*self._lines, here]
-            process = context.Process(target=_serve, args=(there, ours, shared), daemon=True)
+            process = context.Process(
+                target=_serve, args=(there, ours, self._next, shared), daemon=True
+            )
             process.start()
             there.close()
             self._lines.append(here)
             self._processes.append(process)
 
     def run(self, tasks: Sequence[Task], costs: Sequence[float] | None = None) -> list[Any]:
-        """Every task's result; the first error of a task is raised when all are done.
-
-        Whoever is free gets the next task; with many tasks, one is always on its way to a worker
-        that is still busy, so that it need not wait for it.
-        """
+        """Every task's result, in order; an error of a task is raised when all are done."""
         order = list(range(len(tasks)))
         if costs is not None:
             order.sort(key=lambda j: -costs[j])
-        waiting = iter(order)
-        given: dict[Any, deque[int]] = {line: deque() for line in self._lines}
+        self._next.value = 0
+        for line in self._lines:
+            try:
+                line.send([tasks[j] for j in order])
+            except ConnectionError:
+                raise UserError(self._obituary(line)) from None
         results: list[Any] = [None] * len(tasks)
-        error: BaseException | None = None
-        for _ in range(2 if len(tasks) >= 4 * len(self._lines) else 1):
-            for line in self._lines:
-                self._give(line, waiting, tasks, given[line])
-        while busy := [line for line in self._lines if given[line]]:
-            ready: list[Any] = wait(busy)
+        errors: dict[int, BaseException] = {}
+        waiting = [*self._lines]
+        while waiting:
+            ready: list[Any] = wait(waiting)
             for line in ready:
                 try:
-                    good, result = line.recv()
+                    answers = line.recv()
                 except (EOFError, ConnectionError):
                     raise UserError(self._obituary(line)) from None
-                j = given[line].popleft()
-                if good:
-                    results[j] = result
-                else:
-                    error = error or result
-                self._give(line, waiting, tasks, given[line])
-        if error is not None:
-            raise error
+                for place, good, result in answers:
+                    (results if good else errors)[order[place]] = result
+                waiting.remove(line)
+        if errors:
+            raise errors[min(errors)]
         return results
-
-    def _give(
-        self, line: Connection, waiting: Any, tasks: Sequence[Task], given: deque[int]
-    ) -> None:
-        j = next(waiting, None)
-        if j is None:
-            return
-        try:
-            line.send(tasks[j])
-        except ConnectionError:
-            raise UserError(self._obituary(line)) from None
-        given.append(j)
 
     def _obituary(self, line: Connection) -> str:
         process = self._processes[self._lines.index(line)]
@@ -108,7 +110,7 @@ class Workers:
                 process.terminate()
 
 
-def _serve(line: Connection, ours: list[Connection], shared: tuple[Any, ...]) -> None:
+def _serve(line: Connection, ours: list[Connection], taken: Any, shared: tuple[Any, ...]) -> None:
     """A worker's life. It ends when the run does: nobody else may hold the other ends open."""
     for other_end in ours:
         other_end.close()
@@ -117,22 +119,38 @@ def _serve(line: Connection, ours: list[Connection], shared: tuple[Any, ...]) ->
     torch.set_num_threads(1)
     while True:
         try:
-            task = line.recv()
+            tasks = line.recv()
         except (EOFError, ConnectionError):  # the run was killed
             os._exit(1)
-        if task is None:
+        if tasks is None:
             return
-        function, arguments = task
+        answers = [_answer(place, tasks[place], shared) for place in _places(len(tasks), taken)]
         try:
-            answer = (True, function(*shared, *arguments))
-        except Exception as error:
-            answer = (False, _sendable(error))
-        try:
-            line.send(answer)
+            line.send(answers)
         except (BrokenPipeError, ConnectionError):
             os._exit(1)
-        except Exception:  # a result that cannot be sent
-            line.send((False, RuntimeError(f"this cannot be sent: {answer[1]!r}")))
+        except Exception as error:  # a result that cannot be sent
+            sorry = RuntimeError(f"a task's result cannot be sent: {error}")
+            line.send([(place, False, sorry) for place, *_ in answers])
+
+
+def _places(number: int, taken: Any) -> Iterator[int]:
+    """Those of so many tasks that this worker comes first to."""
+    while True:
+        with taken.get_lock():
+            place = taken.value
+            taken.value += 1
+        if place >= number:
+            return
+        yield place
+
+
+def _answer(place: int, task: Task, shared: tuple[Any, ...]) -> tuple[int, bool, Any]:
+    function, arguments = task
+    try:
+        return place, True, function(*shared, *arguments)
+    except Exception as error:
+        return place, False, _sendable(error)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -6,7 +6,7 @@ Descent on x and ascent on y are then the single step `z − η·G`. The sign is
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, cast
 
 import torch
@@ -16,6 +16,7 @@ from fedsaddle.layout import Layout, Named
 from fedsaddle.problems.base import Batch, Compositional, Problem
 from fedsaddle.problems.compiled import Program, compiled
 from fedsaddle.problems.dropout import KeyedDropout
+from fedsaddle.problems.pieces import Field, Form, Parts, Pieces, pieces
 from fedsaddle.problems.stack import stacked
 
 Mode = Literal["stack", "vmap", "loop"]
@@ -39,15 +40,19 @@ class Oracle:
         self.compile = compile
         self.drops = problem.drops
         self._programs: dict[Any, Program] = {}
+        self._number = lru_cache(partial(torch.tensor, dtype=layout.dtype, device=layout.device))
         self._no_key = torch.zeros(1, dtype=torch.int64, device=layout.device)
 
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
-        losses, after, *pieces = self._run(self._gradient, batch, z, carried)
-        gradient = torch.cat([piece.flatten(1) for piece in pieces], dim=1)
-        if self.layout.dy:
-            gradient[:, self.layout.dx :].neg_()
-        return losses, gradient, after
+        at = pieces(z, self.layout.sizes)
+        losses, after, *gradient = self._run(self._gradient, batch, carried, *at)
+        return losses, Pieces.of(gradient), after
+
+    def field(self, clients: int) -> Field | None:
+        """What steps go along that need not be taken at once: compiled, and nothing is carried."""
+        able = self.compile and self.mode != "loop" and not self.layout.n_carried
+        return _CompiledField(self, clients) if able else None
 
     def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """Losses `(C,)` alone."""
@@ -71,13 +76,26 @@ class Oracle:
 
     # What follows takes and gives plain tensors, (C, ...) each: the batch's key, its parts, points.
 
-    def _gradient(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
-        """In pieces: joining them is a plain copy, faster by itself than in a compiled program."""
-        pieces = [piece.detach().requires_grad_() for piece in self.layout.pieces(z)]
-        tensors = (carried, key, *parts, *pieces)
-        losses, after = self._stacked(self._loss_of_pieces, *tensors)
-        gradient = torch.autograd.grad(losses.sum(), pieces, materialize_grads=True)
-        return losses.detach(), after.detach(), *gradient
+    def _gradient(self, key: Tensor, parts: list[Tensor], carried: Tensor, *z: Tensor) -> Any:
+        return self._multiple(1.0, key, parts, carried, *z)
+
+    def _change(
+        self, key: Tensor, parts: list[Tensor], carried: Tensor, length: Tensor, *z: Tensor
+    ) -> Any:
+        _, _, *change = self._multiple(-length, key, parts, carried, *z)
+        return change
+
+    def _multiple(
+        self, factor: Any, key: Tensor, parts: list[Tensor], carried: Tensor, *z: Tensor
+    ) -> Any:
+        """Of the saddle gradients, in pieces."""
+        pieces = [piece.detach().requires_grad_() for piece in z]
+        losses, after = self._stacked(self._loss_of_pieces, carried, key, *parts, *pieces)
+        total, n = losses.sum() * factor, len(self.layout.primal)
+        gradient = torch.autograd.grad(total, pieces, materialize_grads=True)
+        x, y = gradient[:n], gradient[n:]
+        flat = *(piece.flatten(1) for piece in x), *(-piece.flatten(1) for piece in y)
+        return losses.detach(), after.detach(), *flat
 
     def _losses(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
         with torch.no_grad():
@@ -150,27 +168,39 @@ class Oracle:
 
     # How a function of one client is run for all of them.
 
-    def _run(self, function: Callable[..., Any], batch: Batch, *points: Tensor) -> Any:
-        key = batch.key
+    def _run(
+        self, function: Callable[..., Any], batch: Batch, *points: Tensor, accumulate: int = 0
+    ) -> Any:
+        """The function's results; with `accumulate`, they are added to the last so many points."""
+        key, parts = batch.key, batch.parts
         if key is None:
-            key = self._no_key.expand(len(points[0]))
-        if not self.compile or self.mode == "loop":
-            return function(key, list(batch.parts), *points)
-        tensors = [tensor.contiguous() for tensor in (key, *batch.parts, *points)]
-        shapes = (function.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
-        if shapes not in self._programs:
-            flat = partial(_unpacked, function, len(batch.parts))
-            try:
-                self._programs[shapes] = compiled(flat, tensors)
-            except Exception as error:
-                warnings.warn(
-                    f"{type(self.problem).__name__} cannot be compiled and runs as it is "
-                    f"({_first_line(error)})",
-                    stacklevel=2,
-                )
-                self.compile = False
-                return function(key, list(batch.parts), *points)
-        return self._programs[shapes](*tensors)
+            key = self._no_key.expand(points[0].shape[0])
+        if self.compile and self.mode != "loop":
+            tensors = [tensor.contiguous() for tensor in (key, *parts, *points)]
+            # the shapes of the points follow from the layout
+            name = (function.__name__, points[0].shape, *[(p.shape, p.dtype) for p in parts])
+            if name not in self._programs:
+                flat = partial(_unpacked, function, len(parts))
+                self._compile(name, flat, tensors, accumulate)
+            if name in self._programs:
+                return self._programs[name](*tensors)
+        results = function(key, list(parts), *points)
+        if accumulate:
+            torch._foreach_add_(points[-accumulate:], results)
+        return results
+
+    def _compile(
+        self, name: Any, function: Program, tensors: Sequence[Tensor], accumulate: int
+    ) -> None:
+        try:
+            self._programs[name] = compiled(function, tensors, accumulate)
+        except Exception as error:
+            warnings.warn(
+                f"{type(self.problem).__name__} cannot be compiled and runs as it is "
+                f"({_first_line(error)})",
+                stacklevel=3,
+            )
+            self.compile = False
 
     def _stacked(self, function: Callable[..., Any], *stacks: Tensor) -> Any:
         """`function` for every client of the stack."""
@@ -194,6 +224,25 @@ class Oracle:
             }[self.mode]
             warnings.warn(f"{name} cannot be {how} ({reason})", stacklevel=2)
         return results
+
+
+class _CompiledField:
+    """The saddle gradients of a stack of clients, and steps against them."""
+
+    def __init__(self, oracle: Oracle, clients: int) -> None:
+        layout, self._oracle = oracle.layout, oracle
+        self._carried = torch.zeros(clients, 0, dtype=layout.dtype, device=layout.device)
+        self.form = Form(clients, layout.sizes, layout.d, layout.dtype, self._carried.device)
+
+    def gradient(self, at: Parts, batch: Batch) -> Parts:
+        results = self._oracle._run(self._oracle._gradient, batch, self._carried, *at)
+        gradient: Parts = results[2:]
+        return gradient
+
+    def descend(self, at: Parts, batch: Batch, length: float) -> None:
+        oracle = self._oracle
+        points = (self._carried, oracle._number(length), *at)
+        oracle._run(oracle._change, batch, *points, accumulate=len(at))
 
 
 def _unpacked(function: Callable[..., Any], n_parts: int, key: Tensor, *tensors: Tensor) -> Any:

@@ -26,7 +26,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_FACTS = _words(
+FACTS = _words(
     "shape dtype device ndim layout requires_grad is_cuda is_cpu is_meta is_sparse is_nested "
     "is_quantized is_mkldnn is_leaf dim size numel nelement __len__ is_floating_point is_complex "
     "element_size ndimension is_same_size stride is_contiguous __hash__"
@@ -54,6 +54,12 @@ def for_compiler() -> Iterator[None]:
         yield
     finally:
         _for_compiler.reset(token)
+
+
+def name_of(func: Any) -> str:
+    """What a function of tensors, or a property, is called."""
+    name: str = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+    return name
 
 
 class Stack(Tensor):
@@ -100,8 +106,8 @@ class Stack(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-        if name in _FACTS:
+        name = name_of(func)
+        if name in FACTS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in _ELEMENTWISE:
