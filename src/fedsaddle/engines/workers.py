@@ -117,6 +117,8 @@ def _serve(line: Connection, ours: list[Connection], taken: Any, shared: tuple[A
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when it stops
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+    with suppress(OSError, AttributeError):  # who wakes it goes on, and wakes the next
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     while True:
         try:
             tasks = line.recv()
