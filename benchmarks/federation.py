@@ -1,6 +1,6 @@
 """Seconds per phase of a real federation: three sites, a tiny, a 1 MB and a 100 MB model.
 
-    python benchmarks/federation.py --out federation.json
+    python benchmarks/federation.py --out benchmarks/results/federation-$(date +%F).json
 
 All parties run on this machine, so transport is as fast as it gets and what is left is the cost of
 Flower and of fedsaddle. Three ways to run a site are compared: Flower's SuperNode with everything
@@ -9,19 +9,18 @@ looks for messages more often and forks its client processes, with the worker.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from fedsaddle.bench import describe_machine
 from fedsaddle.data import DataOptions
 from fedsaddle.deploy.app import write_app
 from fedsaddle.deploy.local import LINK, LocalFederation
 from fedsaddle.deploy.sites import site_files
 from fedsaddle.runs.config import resolve, write_sections
+from fedsaddle.runs.folder import write_json
 
 MODELS = {
     "tiny": {"name": "logistic"},
@@ -97,6 +96,7 @@ def main() -> None:
     parser.add_argument("--phases", type=int, default=6)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args()
+    machine = describe_machine()
     found: dict[str, dict[str, float]] = {}
     for name in options.models:
         found[name] = {}
@@ -110,13 +110,7 @@ def main() -> None:
     for name, row in found.items():
         print(f"| {name} | " + " | ".join(f"{seconds:.2f} s" for seconds in row.values()) + " |")
     if options.out:
-        machine = {
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        }
-        result = {"seconds_per_phase": found, "phases": options.phases, "machine": machine}
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(options.out, machine | {"phases": options.phases, "seconds_per_phase": found})
 
 
 if __name__ == "__main__":

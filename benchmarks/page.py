@@ -1,11 +1,15 @@
-"""Write the measured part of docs/speed.md from the newest stored results. Run: make docs."""
+"""Write the measured parts of docs/speed.md and docs/deployment.md from the newest stored results.
+
+Run: make docs.
+"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "speed.md"
+DOCS = ROOT / "docs"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -93,20 +97,46 @@ def bench(path: Path) -> list[str]:
     ]
 
 
-def measured(folder: Path = RESULTS) -> str:
-    """The measured part, from the newest results there are."""
+def federation(path: Path) -> list[str]:
+    """Seconds per phase on a real federation."""
+    result = json.loads(path.read_text())
+    ways = tuple(next(iter(result["seconds_per_phase"].values())))
+    rows = [
+        (model, *(f"{row[way]:.2f} s" for way in ways))
+        for model, row in result["seconds_per_phase"].items()
+    ]
+    load = " / ".join(f"{load:g}" for load in result["load"])
+    return [
+        f"{result['date'][:10]}, {result['cpu']}, {result['cores']} cores for all parties, load "
+        f"before the run {load}; mean of {result['phases'] - 1} phases, three sites:",
+        "",
+        *markdown(("model", *ways), rows),
+        "",
+    ]
+
+
+PARTS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
+    "speed.md": {"peers": peers, "bench": bench},
+    "deployment.md": {"federation": federation},
+}
+"""Which kinds of results are on which page."""
+
+
+def measured(name: str, folder: Path = RESULTS) -> str:
+    """The measured part of a page, from the newest results there are."""
     lines = [BEGIN, ""]
-    for kind, write in (("peers", peers), ("bench", bench)):
+    for kind, write in PARTS[name].items():
         if (path := newest(kind, folder)) is not None:
             lines += write(path)
     return "\n".join([*lines, END])
 
 
-def page(text: str, folder: Path = RESULTS) -> str:
+def page(name: str, text: str, folder: Path = RESULTS) -> str:
     """The page with its measured part renewed."""
     before, rest = text.split(BEGIN)
-    return before + measured(folder) + rest.split(END)[1]
+    return before + measured(name, folder) + rest.split(END)[1]
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    for name in PARTS:
+        (DOCS / name).write_text(page(name, (DOCS / name).read_text()))

@@ -87,7 +87,7 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
 
 def _lengths(matrix: Tensor) -> np.ndarray:
     """Euclidean norms of the rows; not finite only where something in a row is not."""
-    lengths: Tensor = torch.linalg.vector_norm(matrix, dim=1)
+    lengths = torch.stack([torch.linalg.vector_norm(row) for row in matrix])
     if not bool(lengths.isfinite().all()):  # squares of finite floats may overflow
         lengths = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
     return lengths.double().numpy()
@@ -97,10 +97,12 @@ def _moved(reply: Vectors, received: Vectors) -> np.ndarray:
     name = "z" if "z" in reply else next(iter(reply))
     if name not in received:
         return _lengths(reply[name])
-    moved = _lengths(reply[name] - received[name])
+    start, way = received[name], torch.empty_like(received[name])  # which stays in the cache
+    ways = [torch.linalg.vector_norm(torch.sub(row, start, out=way)) for row in reply[name]]
+    moved = torch.stack(ways).double().numpy()
     if np.isfinite(moved).all():
         return moved
-    return _lengths(reply[name].double() - received[name].double())  # where floats overflow
+    return _lengths(reply[name].double() - start.double())  # where floats overflow
 
 
 def predict_rows(
