@@ -393,7 +393,8 @@ def _members(facts: Facts, federation: FederationOptions) -> Members:
     groups = [group_of[facts.names[client]] for client in able]
     # groups of the settings stay even when nobody in them trains: that is a mistake to be told
     known = tuple(dict.fromkeys([*federation.groups, *groups]))
-    numbers = torch.tensor([known.index(group) for group in groups])
+    number = {group: j for j, group in enumerate(known)}
+    numbers = torch.tensor([number[group] for group in groups])
     return Members(torch.from_numpy(able), known, numbers)
 
 
