@@ -50,11 +50,11 @@ class Workers:
         self._next = context.Value("l", 0)
         self._lines: list[Connection] = []
         self._processes = []
-        for _ in range(number):
+        for core in _cores(number):
             here, there = context.Pipe()
             ours = [*self._lines, here]
             process = context.Process(
-                target=_serve, args=(there, ours, self._next, shared), daemon=True
+                target=_serve, args=(there, ours, core, self._next, shared), daemon=True
             )
             process.start()
             there.close()
@@ -110,7 +110,19 @@ class Workers:
                 process.terminate()
 
 
-def _serve(line: Connection, ours: list[Connection], taken: Any, shared: tuple[Any, ...]) -> None:
+def _cores(workers: int) -> list[int | None]:
+    """A core for each worker where there are just enough, so that caches stay with them."""
+    known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return [*known] if len(known) == workers else [None] * workers
+
+
+def _serve(
+    line: Connection,
+    ours: list[Connection],
+    core: int | None,
+    taken: Any,
+    shared: tuple[Any, ...],
+) -> None:
     """A worker's life. It ends when the run does: nobody else may hold the other ends open."""
     for other_end in ours:
         other_end.close()
@@ -119,6 +131,8 @@ def _serve(line: Connection, ours: list[Connection], taken: Any, shared: tuple[A
     torch.set_num_threads(1)
     with suppress(OSError, AttributeError):  # who wakes it goes on, and wakes the next
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     while True:
         try:
             tasks = line.recv()
