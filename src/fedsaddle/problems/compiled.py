@@ -50,7 +50,7 @@ def compiled(
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     with for_compiler():
         graph = make_fx(function)(*examples)
-    products = _leave_products(graph, accumulate)
+    products = _leave_products(graph, accumulate) if accumulate else []
     name = hashlib.sha256(f"{graph.graph}{torch.__version__}".encode()).hexdigest()[:16]
     # TorchInductor keeps whole programs, and not just their parts, where shapes have a keeper
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
@@ -101,26 +101,26 @@ def _leave_products(graph: Any, accumulate: int) -> list[list[int] | None]:
     import torch
 
     ops = torch.ops.aten
-    views = (ops.view.default, ops.transpose.int, ops.unsqueeze.default, ops.detach.default)
-    targets = graph.graph.find_nodes(op="placeholder")[-accumulate:] if accumulate else []
+    targets = graph.graph.find_nodes(op="placeholder")[-accumulate:]
     (output,) = graph.graph.find_nodes(op="output")
     given: list[Any] = []
     shapes: list[list[int] | None] = []
 
     def source(node: Any) -> Any:
-        return source(node.args[0]) if node.target in views else node
+        return source(node.args[0]) if getattr(node.target, "is_view", False) else node
 
-    for result in output.args[0] if accumulate else ():
-        product = result.args[0] if result.target is ops.view.default else result
+    for result in output.args[0]:
+        product = result
+        while product.target is ops.view.default:
+            product = product.args[0]
         factors = product.args if product.target is ops.bmm.default else ()
         # a factor that is itself added to may no longer be what it was
         left = factors and not any(source(factor) in targets for factor in factors)
         given += factors if left else [result]
         shapes.append([*product.meta["val"].shape] if left else None)
-    if accumulate:
-        output.args = (tuple(given),)
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
+    output.args = (tuple(given),)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
     return shapes
 
 

@@ -208,9 +208,9 @@ def take_steps(vectors: Sequence[Tensor]) -> None:
 
 def pieces(z: Tensor, sizes: Sequence[int]) -> Parts:
     """A point's parts of these sizes, without joining what is in pieces."""
-    if isinstance(z, Pieces):
-        z = z if z.scale == 1 else z.joined()
-    return z.source.parts if isinstance(z, Pieces) else z.split_with_sizes(list(sizes), -1)
+    if isinstance(z, Pieces) and z.scale == 1:
+        return z.source.parts
+    return z.split_with_sizes(list(sizes), -1)
 
 
 def _parts(value: Tensor, form: Form) -> Parts:
