@@ -2,6 +2,7 @@
 
 from fedsaddle.engines.base import Engine
 from fedsaddle.engines.options import EngineOptions
-from fedsaddle.engines.simulation import Simulation, one_thread
+from fedsaddle.engines.simulation import Simulation
+from fedsaddle.engines.workers import one_thread
 
 __all__ = ["Engine", "EngineOptions", "Simulation", "one_thread"]

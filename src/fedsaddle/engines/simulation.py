@@ -7,7 +7,6 @@ computed by one thread: the result is the same, bit for bit, for any number of w
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -25,7 +24,7 @@ from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import PhaseWork, loss_of_rows, passes, predict_rows, work_on_phase
-from fedsaddle.engines.workers import Task, Workers, can_fork, keep_memory
+from fedsaddle.engines.workers import Task, Workers, can_fork, keep_memory, one_thread
 from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer
 from fedsaddle.federation.ledger import wire_up
@@ -48,17 +47,6 @@ CACHED = 7 * 2**19
 """Bytes of parameters in a stack that a processor's caches still cope with."""
 LARGEST_STACK = 8
 """More clients at once are hardly faster, and fewer stacks keep fewer cores busy."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums of floats depend on how they are cut into threads: use one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _device(wanted: str) -> str:
@@ -156,13 +144,10 @@ class Simulation:
         return [*([whole.of(arrived)] if arrived.any() else []), *odd]
 
     def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:
-        """Every task's result, by the worker processes or by this one."""
-        if self._n_workers > 1 and len(tasks) > 1:
-            if self._workers is None:
-                self._workers = Workers(self._n_workers, self._setup, self._arena)
-            return self._workers.run(tasks, costs)
-        with one_thread():
-            return [task(self._setup, self._arena, *rest) for task, rest in tasks]
+        """Every task's result."""
+        if self._workers is None:
+            self._workers = Workers(self._n_workers, self._setup, self._arena)
+        return self._workers.run(tasks, costs)
 
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.

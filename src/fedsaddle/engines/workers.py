@@ -1,9 +1,9 @@
 """Processes that share a run's work, one thread each.
 
 They are forked: data, network and method are simply there, and a user's own classes need not be
-importable. Whoever is free takes the next task, costly ones first, by a counter that all share: the
-run itself is not asked, it has two messages for each worker to send and to get, whatever there is
-to do.
+importable. The run's own process is one of them: what it sends and gets is two messages for every
+other one, whatever there is to do. Whoever is free takes the next task, costly ones first, by a
+counter that all share.
 """
 
 import ctypes
@@ -12,8 +12,8 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from fedsaddle.errors import UserError
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of the shared things and of these arguments."""
+Answer = tuple[int, bool, Any]
+"""A task's place, whether all went well, and its result or its error."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """As in malloc.h."""
 
@@ -42,15 +44,27 @@ def keep_memory() -> None:
             mallopt(parameter, size)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums of floats depend on how they are cut into threads: use one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Workers:
-    """`number` processes; `shared` are the first arguments of every task, as they are now."""
+    """`number` processes, this one among them. `shared`, as it is now, is told to every task."""
 
     def __init__(self, number: int, *shared: Any) -> None:
-        context = multiprocessing.get_context("fork")
-        self._next = context.Value("l", 0)
+        context = multiprocessing.get_context("fork" if number > 1 else None)
+        self._shared, self._next = shared, context.Value("l", 0)
+        self._core, *others = _cores(number)
         self._lines: list[Connection] = []
         self._processes = []
-        for core in _cores(number):
+        for core in others:
             here, there = context.Pipe()
             ours = [*self._lines, here]
             process = context.Process(
@@ -67,24 +81,24 @@ class Workers:
         if costs is not None:
             order.sort(key=lambda j: -costs[j])
         self._next.value = 0
-        for line in self._lines:
+        in_order = [tasks[j] for j in order]
+        others = self._lines if len(tasks) > 1 else []
+        for line in others:
             try:
-                line.send([tasks[j] for j in order])
+                line.send(in_order)
             except ConnectionError:
+                raise UserError(self._obituary(line)) from None
+        with one_thread(), _on_core(self._core if others else None):
+            answers = _answers(in_order, self._next, self._shared)
+        for line in others:
+            try:
+                answers += line.recv()
+            except (EOFError, ConnectionError):
                 raise UserError(self._obituary(line)) from None
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
-        waiting = [*self._lines]
-        while waiting:
-            ready: list[Any] = wait(waiting)
-            for line in ready:
-                try:
-                    answers = line.recv()
-                except (EOFError, ConnectionError):
-                    raise UserError(self._obituary(line)) from None
-                for place, good, result in answers:
-                    (results if good else errors)[order[place]] = result
-                waiting.remove(line)
+        for place, good, result in answers:
+            (results if good else errors)[order[place]] = result
         if errors:
             raise errors[min(errors)]
         return results
@@ -140,7 +154,10 @@ def _serve(
             os._exit(1)
         if tasks is None:
             return
-        answers = [_answer(place, tasks[place], shared) for place in _places(len(tasks), taken)]
+        answers = [
+            (place, good, result if good else _sendable(result))
+            for place, good, result in _answers(tasks, taken, shared)
+        ]
         try:
             line.send(answers)
         except (BrokenPipeError, ConnectionError):
@@ -148,6 +165,24 @@ def _serve(
         except Exception as error:  # a result that cannot be sent
             sorry = RuntimeError(f"a task's result cannot be sent: {error}")
             line.send([(place, False, sorry) for place, *_ in answers])
+
+
+@contextmanager
+def _on_core(core: int | None) -> Iterator[None]:
+    """This thread's work, on a core where no other worker is."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _answers(tasks: Sequence[Task], taken: Any, shared: tuple[Any, ...]) -> list[Answer]:
+    return [_answer(place, tasks[place], shared) for place in _places(len(tasks), taken)]
 
 
 def _places(number: int, taken: Any) -> Iterator[int]:
@@ -161,12 +196,12 @@ def _places(number: int, taken: Any) -> Iterator[int]:
         yield place
 
 
-def _answer(place: int, task: Task, shared: tuple[Any, ...]) -> tuple[int, bool, Any]:
+def _answer(place: int, task: Task, shared: tuple[Any, ...]) -> Answer:
     function, arguments = task
     try:
         return place, True, function(*shared, *arguments)
     except Exception as error:
-        return place, False, _sendable(error)
+        return place, False, error
 
 
 def _sendable(error: Exception) -> Exception:

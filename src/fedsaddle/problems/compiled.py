@@ -19,8 +19,9 @@ from torch import Tensor
 from fedsaddle.problems.stack import for_compiler
 
 Program = Callable[..., Any]
-OPTIONS = {"cpp_wrapper": True}
-"""Calls between kernels are compiled too: a step may be as short as a fifth of a millisecond."""
+OPTIONS = {"cpp_wrapper": True, "compile_threads": 1}
+"""Calls between kernels are compiled too: a step may be as short as a fifth of a millisecond. That
+makes a program one file for the compiler, which is no work for several threads."""
 
 
 def can_compile() -> bool:
