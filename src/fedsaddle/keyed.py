@@ -26,7 +26,11 @@ def generator(seed: int, *key: Key) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(_sequence(seed, key)))
 
 
+def number(seed: int, *key: Key) -> int:
+    """A whole number for one purpose, that another generator can begin with: below 2⁶³."""
+    return int(_sequence(seed, key).generate_state(1, np.uint64)[0]) >> 1
+
+
 def torch_generator(seed: int, *key: Key) -> torch.Generator:
     """A torch generator for one purpose (initial weights, noise)."""
-    state = _sequence(seed, key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+    return torch.Generator().manual_seed(number(seed, *key))

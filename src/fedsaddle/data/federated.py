@@ -269,7 +269,10 @@ class FederatedData:
 
     def take(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The inputs of some rows; bytes become numbers in [−1, 1], tokens stay tokens."""
-        return as_numbers(self.inputs[rows], dtype)
+        inputs = self.inputs
+        if isinstance(inputs, torch.Tensor):  # a row at a time: far faster than by single numbers
+            return as_numbers(inputs.index_select(0, rows), dtype)
+        return as_numbers(inputs[rows], dtype)
 
     @property
     def task(self) -> Literal["binary", "multiclass", "multilabel", "none"]:

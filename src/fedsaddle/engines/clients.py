@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsaddle import keyed
 from fedsaddle.algorithms import Algorithm, Members, Round
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
@@ -56,10 +57,10 @@ class Setup:
         finally:
             self.seconds[what] += time.perf_counter() - begun
 
-    def batch_rows(self, client: int) -> int:
-        """The size of a client's minibatches: what was asked for, or all it has."""
-        rows = int(self.data.train.offsets[client + 1] - self.data.train.offsets[client])
-        return min(self.algorithm.batch_size or rows, rows)
+    def batch_rows(self, clients: np.ndarray) -> np.ndarray:
+        """The size of these clients' minibatches: what was asked for, or all they have."""
+        rows = self.data.train.offsets[clients + 1] - self.data.train.offsets[clients]
+        return np.minimum(self.algorithm.batch_size or rows, rows)
 
     def noise(self, rows: int, *key: Key) -> Tensor | None:
         """Noise for some rows, if the problem wants any: the same whenever it is asked for."""
@@ -131,7 +132,7 @@ class ClientStack:
         return torch.tensor(numbers, device=self.layout.device)
 
     def minibatches(self, steps: int, stream: str = "batches") -> Iterator[Batch]:
-        size = self._setup.batch_rows(int(self._clients[0]))
+        size = int(self._setup.batch_rows(self._clients[:1])[0])
         drawn = np.stack([self._drawn(int(c), steps * size, stream) for c in self._clients])
         by_step = drawn.reshape(len(self._clients), steps, size).swapaxes(0, 1)
         numbers = max(1, drawn.size // steps * math.prod(self._setup.data.input_shape))
@@ -233,8 +234,8 @@ def run_stack(
     nothing = torch.zeros(0, dtype=layout.dtype, device=layout.device)
     stack = ClientStack(setup, clients, received.pop("carried", nothing), number, phase_name)
     at = Round(number, setup.seed, layout, setup.problem, setup.members)
-    noise = generator(setup.seed, "noise", int(clients[0]), number, phase_name)
-    with _seeded(int(noise.integers(2**62))):  # by the stack, not by the order of work
+    noise = keyed.number(setup.seed, "noise", int(clients[0]), number, phase_name)
+    with _seeded(noise):  # by the stack, not by the order of work
         reply, memory = phase.client(at, received, memory, stack)
         take_steps([*reply.values(), *memory.values()])
     reply = {name: reply[name] for name in phase.up if name in reply}

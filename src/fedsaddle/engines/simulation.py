@@ -125,7 +125,7 @@ class Simulation:
         tasks: list[Task] = [(work_on_phase, (work, clients[rows], rows)) for rows in stacks]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         arrived = np.ones(n, dtype=bool)
-        norms = {name: np.zeros(n) for name in widths}
+        finite = {name: np.zeros(n, dtype=bool) for name in widths}
         moved = np.zeros(n)
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
@@ -137,10 +137,10 @@ class Simulation:
                 continue
             moved[rows] = outcome.moved
             for name in widths:
-                norms[name][rows] = outcome.norms[name]
+                finite[name][rows] = outcome.finite[name]
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
         vectors = {name: arena[place] for name, place in work.replies.items()}
-        whole = Answer(clients, vectors, norms, moved)
+        whole = Answer(clients, vectors, finite, moved)
         return [*([whole.of(arrived)] if arrived.any() else []), *odd]
 
     def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:
@@ -155,7 +155,7 @@ class Simulation:
         An even number where there are two clients or more, all of about the same size: cores mostly
         come in pairs, and results are not to depend on how many there are.
         """
-        sizes = np.array([self._setup.batch_rows(int(client)) for client in clients])
+        sizes = self._setup.batch_rows(clients)
         for size in np.unique(sizes):
             group = np.flatnonzero(sizes == size)
             stacks = -(-len(group) // self._stack_size)
@@ -174,8 +174,8 @@ class Simulation:
 
     def commit(self, clients: np.ndarray) -> None:
         asked, memory = self._staged
-        used = np.isin(asked, clients)
-        if memory and used.any():
+        if memory and len(clients):
+            used = np.isin(asked, clients)
             rows = torch.from_numpy(used)
             self.memory.write(asked[used], {name: stack[rows] for name, stack in memory.items()})
         self._staged = (np.zeros(0, np.int64), {})

@@ -33,7 +33,8 @@ class PhaseWork:
 class Outcome:
     """What is said of a stack's replies; they themselves lie in the arena."""
 
-    norms: dict[str, np.ndarray]
+    finite: dict[str, np.ndarray]
+    """For each vector, which replies are numbers throughout."""
     moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is."""
     seconds: dict[str, float]
@@ -60,15 +61,19 @@ def work_on_phase(
         for name, vector in reply.items():
             _write(arena[work.replies[name]], own, vector)
         reply = {name: arena[work.replies[name]][own] for name in reply}
-        norms = {name: _lengths(vector) for name, vector in reply.items()}
-        moved = _moved(reply, received)
+        name = "z" if "z" in reply else next(iter(reply))
+        moved = _distances(reply[name], received.get(name))
+        finite = {
+            other: _finite(vector, moved if other == name else vector.sum(dim=1).numpy())
+            for other, vector in reply.items()
+        }
     spent = setup.seconds
     seconds = {
         "gather": spent["gather"],
         "arithmetic": spent["client"] - spent["gather"],
         "transport": spent["stack"] - spent["client"],
     }
-    return Outcome(norms, moved, seconds)
+    return Outcome(finite, moved, seconds)
 
 
 def _index(rows: np.ndarray) -> slice | Tensor:
@@ -85,24 +90,24 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
         matrix[rows] = vectors
 
 
-def _lengths(matrix: Tensor) -> np.ndarray:
-    """Euclidean norms of the rows; not finite only where something in a row is not."""
-    lengths = torch.stack([torch.linalg.vector_norm(row) for row in matrix])
-    if not bool(lengths.isfinite().all()):  # squares of finite floats may overflow
-        lengths = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
-    return lengths.double().numpy()
+def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
+    """How far each row is from where it began, or from zero."""
+    if start is None:
+        start = torch.zeros(())
+    way = torch.empty_like(matrix[0])  # one for all rows: it stays in the cache
+    ways = [torch.linalg.vector_norm(torch.sub(row, start, out=way)) for row in matrix]
+    distances = torch.stack(ways).double()
+    if not bool(distances.isfinite().all()):  # squares of finite floats may overflow
+        distances = torch.linalg.vector_norm(matrix.double() - start, dim=1)
+    return distances.numpy()
 
 
-def _moved(reply: Vectors, received: Vectors) -> np.ndarray:
-    name = "z" if "z" in reply else next(iter(reply))
-    if name not in received:
-        return _lengths(reply[name])
-    start, way = received[name], torch.empty_like(received[name])  # which stays in the cache
-    ways = [torch.linalg.vector_norm(torch.sub(row, start, out=way)) for row in reply[name]]
-    moved = torch.stack(ways).double().numpy()
-    if np.isfinite(moved).all():
-        return moved
-    return _lengths(reply[name].double() - start.double())  # where floats overflow
+def _finite(matrix: Tensor, indicator: np.ndarray) -> np.ndarray:
+    """Which rows are numbers throughout; most often one that depends on all of a row tells."""
+    finite = np.isfinite(indicator)
+    for j in np.flatnonzero(~finite):
+        finite[j] = bool(matrix[j].isfinite().all())
+    return finite
 
 
 def predict_rows(

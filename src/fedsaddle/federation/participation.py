@@ -25,16 +25,18 @@ def select(
     """
     able = at.members.able.numpy()
     size = options.clients_per_round or len(able)
-    random = generator(at.seed, "select", phase.draw_key, at.number, attempt)
+    key = ("select", phase.draw_key, at.number, attempt)
     near = reachable(options, len(able), at.number)
     pool = able[near]
     if phase.draw is not None:
+        random = generator(at.seed, *key)
         weights = phase.draw(state, at.members).double().numpy()[near]
         weights = weights if weights.sum() > 0 else np.ones(len(pool))
         drawn = random.choice(pool, size, replace=True, p=weights / weights.sum())
         return np.unique(drawn, return_counts=True)
     if not phase.everyone and size < len(pool):
-        pool = np.sort(pool[random.choice(len(pool), size, replace=False)])
+        chosen = generator(at.seed, *key).choice(len(pool), size, replace=False)
+        pool = np.sort(pool[chosen])
     return pool, np.ones(len(pool), np.int64)
 
 
@@ -79,6 +81,8 @@ def answering(
     enough = enough_of(options, len(selected))
     if seconds is not None:
         return np.sort(selected[np.argsort(seconds, kind="stable")[:enough]])
+    if options.availability in ("always", "cyclic") and enough == len(selected):
+        return selected
     random = generator(at.seed, "availability", draw_key, at.number, attempt)
     arrivals = random.permutation(selected)
     if options.availability == "uniform-response":

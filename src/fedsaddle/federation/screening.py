@@ -16,8 +16,8 @@ class Answer:
 
     clients: np.ndarray
     vectors: Vectors
-    norms: Mapping[str, np.ndarray] | None = None
-    """Each vector's Euclidean norms, where an engine of our own has taken them already."""
+    finite: Mapping[str, np.ndarray] | None = None
+    """Whether each vector is numbers throughout, where an engine of our own has looked already."""
     moved: np.ndarray | None = None
     """How far each reply is from what the server holds, likewise."""
 
@@ -29,7 +29,7 @@ class Answer:
         return Answer(
             self.clients[kept],
             {name: vector[rows] for name, vector in self.vectors.items()},
-            None if self.norms is None else {k: norms[kept] for k, norms in self.norms.items()},
+            None if self.finite is None else {name: f[kept] for name, f in self.finite.items()},
             None if self.moved is None else self.moved[kept],
         )
 
@@ -54,11 +54,11 @@ def screen(
             continue
         keep = np.ones(len(answer.clients), dtype=bool)
         for name in declared:
-            norms = _norms(answer, name)
-            for row in np.flatnonzero(keep & ~np.isfinite(norms)):
+            for row in np.flatnonzero(keep & ~_finite(answer, name)):
                 keep[row] = False
                 refused.append(Refusal(int(answer.clients[row]), f"'{name}' is not finite"))
             if max_norm is not None:
+                norms = torch.linalg.vector_norm(answer.vectors[name].double(), dim=1).numpy()
                 for row in np.flatnonzero(keep & (norms > max_norm)):
                     keep[row] = False
                     reason = f"'{name}' has norm {norms[row]:.3g}, above {max_norm:g}"
@@ -77,12 +77,11 @@ def screen(
     return clients[order], stacked, refused
 
 
-def _norms(answer: Answer, name: str) -> np.ndarray:
-    if answer.norms is not None:
-        return answer.norms[name]
-    vectors = answer.vectors[name]
-    norms: torch.Tensor = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
-    return norms.cpu().numpy()
+def _finite(answer: Answer, name: str) -> np.ndarray:
+    if answer.finite is not None:
+        return answer.finite[name]
+    found: np.ndarray = answer.vectors[name].isfinite().all(dim=1).numpy()
+    return found
 
 
 def _misshapen(answer: Answer, declared: Mapping[str, int]) -> str | None:
