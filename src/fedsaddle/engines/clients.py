@@ -60,7 +60,8 @@ class Setup:
     def batch_rows(self, clients: np.ndarray) -> np.ndarray:
         """The size of these clients' minibatches: what was asked for, or all they have."""
         rows = self.data.train.offsets[clients + 1] - self.data.train.offsets[clients]
-        return np.minimum(self.algorithm.batch_size or rows, rows)
+        size: np.ndarray = np.minimum(self.algorithm.batch_size or rows, rows)
+        return size
 
     def noise(self, rows: int, *key: Key) -> Tensor | None:
         """Noise for some rows, if the problem wants any: the same whenever it is asked for."""

@@ -117,15 +117,16 @@ class Simulation:
         work = PhaseWork(
             phase.name,
             number,
+            clients,
             arena.put(received),
             arena.put(self.memory.read(clients)),
             {name: arena.place(n, width) for name, width in widths.items()},
         )
         stacks = list(self._stacks(clients))
-        tasks: list[Task] = [(work_on_phase, (work, clients[rows], rows)) for rows in stacks]
+        tasks: list[Task] = [(work_on_phase, (work, rows)) for rows in stacks]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         arrived = np.ones(n, dtype=bool)
-        finite = {name: np.zeros(n, dtype=bool) for name in widths}
+        finite = {name: np.ones(n, dtype=bool) for name in widths}
         moved = np.zeros(n)
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
@@ -136,8 +137,8 @@ class Simulation:
                 odd.append(Answer(clients[rows], outcome.misshapen))
                 continue
             moved[rows] = outcome.moved
-            for name in widths:
-                finite[name][rows] = outcome.finite[name]
+            for name, broken in outcome.broken.items():
+                finite[name][rows[broken]] = False
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
         vectors = {name: arena[place] for name, place in work.replies.items()}
         whole = Answer(clients, vectors, finite, moved)

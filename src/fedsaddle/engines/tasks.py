@@ -22,6 +22,7 @@ class PhaseWork:
 
     phase: str
     number: int
+    clients: np.ndarray
     received: Places
     memory: Places
     """One row per client: what it remembers, then what it will, once its reply is used."""
@@ -33,8 +34,8 @@ class PhaseWork:
 class Outcome:
     """What is said of a stack's replies; they themselves lie in the arena."""
 
-    finite: dict[str, np.ndarray]
-    """For each vector, which replies are numbers throughout."""
+    broken: dict[str, list[int]]
+    """For each vector, which of the replies are not numbers throughout, if any are."""
     moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is."""
     seconds: dict[str, float]
@@ -42,14 +43,12 @@ class Outcome:
     """The replies, where they are not what the phase declares."""
 
 
-def work_on_phase(
-    setup: Setup, arena: Arena, work: PhaseWork, clients: np.ndarray, rows: np.ndarray
-) -> Outcome:
+def work_on_phase(setup: Setup, arena: Arena, work: PhaseWork, rows: np.ndarray) -> Outcome:
     """The replies and new memory of one stack, whose clients have these rows of the matrices."""
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
-        own = _index(rows)
+        own, clients = _index(rows), work.clients[rows]
         memory = {name: arena[place][own] for name, place in work.memory.items()}
         with setup.timed("client"):
             reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
@@ -63,17 +62,15 @@ def work_on_phase(
         reply = {name: arena[work.replies[name]][own] for name in reply}
         name = "z" if "z" in reply else next(iter(reply))
         moved = _distances(reply[name], received.get(name))
-        finite = {
-            other: _finite(vector, moved if other == name else vector.sum(dim=1).numpy())
-            for other, vector in reply.items()
-        }
+        broken = {other: _broken(vector) for other, vector in reply.items() if other != name}
+        broken[name] = [] if np.isfinite(moved).all() else _broken(reply[name])
     spent = setup.seconds
     seconds = {
         "gather": spent["gather"],
         "arithmetic": spent["client"] - spent["gather"],
         "transport": spent["stack"] - spent["client"],
     }
-    return Outcome(finite, moved, seconds)
+    return Outcome({name: rows for name, rows in broken.items() if rows}, moved, seconds)
 
 
 def _index(rows: np.ndarray) -> slice | Tensor:
@@ -102,12 +99,11 @@ def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     return distances.numpy()
 
 
-def _finite(matrix: Tensor, indicator: np.ndarray) -> np.ndarray:
-    """Which rows are numbers throughout; most often one that depends on all of a row tells."""
-    finite = np.isfinite(indicator)
-    for j in np.flatnonzero(~finite):
-        finite[j] = bool(matrix[j].isfinite().all())
-    return finite
+def _broken(matrix: Tensor) -> list[int]:
+    """The rows that are not numbers throughout."""
+    if bool(matrix.sum().isfinite()):  # which depends on all of them
+        return []
+    return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 
 
 def predict_rows(
