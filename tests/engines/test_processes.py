@@ -12,6 +12,7 @@ from torch import nn
 
 import fedsaddle
 from fedsaddle.algorithms import ALGORITHMS, LocalSGDA, Members, Phase
+from fedsaddle.algorithms.base import Replies
 from fedsaddle.data import FederatedData
 from fedsaddle.engines import EngineOptions, Simulation
 from fedsaddle.engines import simulation as simulation_module
@@ -184,6 +185,26 @@ def test_a_server_may_keep_a_part_of_the_replies():
     alone = LocalSGDA(batch_size=4, local_steps=2)
     expected = fedsaddle.train("risk", data.only(0), alone, rounds=3)
     torch.testing.assert_close(numbers(found), numbers(expected), rtol=0, atol=1e-6)
+
+
+@forks
+@pytest.mark.parametrize("workers", [1, 2])
+def test_replies_are_added_up_where_they_are_computed(workers):
+    data, method = data_of((12,) * 5), LocalSGDA(batch_size=4, local_steps=2)
+    engine = simulation(data, AUC(model=nn.Linear(3, 1)), method, workers=workers, stack_size=2)
+    z, clients = torch.linspace(-1, 1, engine._setup.layout.d), torch.arange(5)
+    weights = torch.tensor([3, 1, 4, 1, 5])
+    (answer,) = engine.ask(method.phases(0)[0], 0, clients.numpy(), {"z": z}, weights)
+    every = Replies(clients, answer.vectors, weights, torch.ones(5))
+    sums = Replies(clients, {}, weights, torch.ones(5), answer.sums)
+    torch.testing.assert_close(sums.mean("z", weights), every.mean("z", weights))
+    torch.testing.assert_close(every.mean("z", weights), weights.float() @ answer.vectors["z"] / 14)
+    for other in (None, 2 * weights):  # for other weights the replies themselves are needed
+        with pytest.raises(KeyError):
+            sums.mean("z", other)
+    (unweighted,) = engine.ask(method.phases(0)[0], 0, clients.numpy(), {"z": z})
+    assert unweighted.sums is None
+    engine.close()
 
 
 # --- what is worth workers or a compiler ----------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -104,6 +105,14 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums of clients' vectors, each client's times its weight."""
+
+    weights: Tensor
+    vectors: Vectors
+
+
+@dataclass(frozen=True)
 class Replies:
     """The accepted replies of one phase, in client order."""
 
@@ -112,22 +121,25 @@ class Replies:
     rows: Tensor
     draws: Tensor
     """How often each was drawn: once, unless a phase draws with replacement."""
+    sums: Sums | None = None
+    """What an engine has added up already."""
 
     def __len__(self) -> int:
         return len(self.clients)
 
     def mean(self, name: str, weights: Tensor | None = None) -> Tensor:
         """The average of one vector over the responders, uniform over draws unless weighted."""
-        stack = self.vectors[name]
-        if weights is None:
-            if bool((self.draws == 1).all()):
-                return stack.mean(dim=0)
-            weights = self.draws
-        weights = weights.to(stack.dtype)
-        return (weights / weights.sum()) @ stack
+        weights = (self.draws if weights is None else weights).double()
+        return self._sum(name, weights) / float(weights.sum())
 
     def sum(self, name: str) -> Tensor:
-        return self.vectors[name].sum(dim=0)
+        return self._sum(name, torch.ones(len(self), dtype=torch.float64))
+
+    def _sum(self, name: str, weights: Tensor) -> Tensor:
+        if self.sums is not None and torch.equal(weights, self.sums.weights):
+            return self.sums.vectors[name]
+        stack = self.vectors[name]
+        return weights.to(stack.dtype) @ stack
 
 
 ClientFunction = Callable[[Round, Vectors, Vectors, Client], tuple[Vectors, Vectors]]
@@ -201,7 +213,10 @@ class Algorithm(BaseModel):
         raise NotImplementedError
 
     def weights(self, replies: Replies) -> Tensor | None:
-        """How the replies weigh in the mean of models and their statistics; None: all alike."""
+        """How the replies weigh in the mean of models and their statistics; None: all alike.
+
+        By who replies, not by what: it is also asked before there are any vectors.
+        """
         return None
 
     def after_round(self, at: Round, state: Vectors) -> Vectors:

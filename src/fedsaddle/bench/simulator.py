@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsaddle.algorithms import Phase
 from fedsaddle.algorithms.base import Vectors
@@ -25,9 +26,14 @@ class Stopwatch:
         self.aggregation = 0.0
 
     def ask(
-        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+        self,
+        phase: Phase,
+        number: int,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor | None = None,
     ) -> list[Answer]:
-        answers = self._engine.ask(phase, number, clients, received)
+        answers = self._engine.ask(phase, number, clients, received, weights)
         self._replied = time.perf_counter()
         return answers
 
@@ -74,7 +80,7 @@ class Simulator:
             name: (seconds - self._before.get(name, 0.0)) / available
             for name, seconds in self._counted().items()
         }
-        shares["aggregation"] = self._engine.aggregation / self._seconds
+        shares["aggregation"] += self._engine.aggregation / self._seconds
         return shares | {"other": 1 - sum(shares.values())}
 
     def _counted(self) -> dict[str, float]:

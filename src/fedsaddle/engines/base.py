@@ -14,9 +14,17 @@ from fedsaddle.metrics import SiteEvaluation
 
 class Engine(Protocol):
     def ask(
-        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+        self,
+        phase: Phase,
+        number: int,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor | None = None,
     ) -> list[Answer]:
-        """These clients' replies in round `number`; their new memory waits for `commit`."""
+        """These clients' replies in round `number`; their new memory waits for `commit`.
+
+        An engine may add them up on the way, each times its client's weight.
+        """
         ...
 
     def commit(self, clients: np.ndarray) -> None:

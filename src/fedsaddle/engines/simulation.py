@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm, Members, Phase
-from fedsaddle.algorithms.base import Vectors, length
+from fedsaddle.algorithms.base import Sums, Vectors, length
 from fedsaddle.data import FederatedData, Rows
 from fedsaddle.engines.arena import Arena
 from fedsaddle.engines.clients import FULL_BATCH, Setup
@@ -79,7 +79,8 @@ class Simulation:
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
         self.memory = ClientMemory(lengths, layout.dtype, options.memory_mb * 1e6)
-        self.timings: dict[str, float] = dict.fromkeys(("arithmetic", "gather", "transport"), 0.0)
+        kinds = ("arithmetic", "gather", "transport", "aggregation")
+        self.timings: dict[str, float] = dict.fromkeys(kinds, 0.0)
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
         self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
@@ -108,12 +109,18 @@ class Simulation:
         return workers, compile
 
     def ask(
-        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+        self,
+        phase: Phase,
+        number: int,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor | None = None,
     ) -> list[Answer]:
         self.memory.enter(self._setup.algorithm.era(number))
         arena, widths = self._arena, wire_up(phase, self._setup.layout)
         arena.clear()
-        n = len(clients)
+        n, stacks = len(clients), list(self._stacks(clients))
+        summed = {} if weights is None else widths
         work = PhaseWork(
             phase.name,
             number,
@@ -121,9 +128,10 @@ class Simulation:
             arena.put(received),
             arena.put(self.memory.read(clients)),
             {name: arena.place(n, width) for name, width in widths.items()},
+            np.ones(n) if weights is None else weights.numpy(),
+            {name: arena.place(len(stacks), width) for name, width in summed.items()},
         )
-        stacks = list(self._stacks(clients))
-        tasks: list[Task] = [(work_on_phase, (work, rows)) for rows in stacks]
+        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(stacks)]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         arrived = np.ones(n, dtype=bool)
         finite = {name: np.ones(n, dtype=bool) for name in widths}
@@ -141,7 +149,11 @@ class Simulation:
                 finite[name][rows[broken]] = False
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
         vectors = {name: arena[place] for name, place in work.replies.items()}
-        whole = Answer(clients, vectors, finite, moved)
+        sums = None
+        if weights is not None:  # stacks in order, whoever had them
+            added = {name: arena[place].sum(dim=0) for name, place in work.sums.items()}
+            sums = Sums(weights.double(), added)
+        whole = Answer(clients, vectors, finite, moved, sums)
         return [*([whole.of(arrived)] if arrived.any() else []), *odd]
 
     def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:

@@ -28,6 +28,10 @@ class PhaseWork:
     """One row per client: what it remembers, then what it will, once its reply is used."""
     replies: Places
     """One row per client."""
+    weights: np.ndarray
+    """How each client counts in the sums of replies."""
+    sums: Places
+    """One row per stack; nothing where no sums are wanted."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ class Outcome:
     """The replies, where they are not what the phase declares."""
 
 
-def work_on_phase(setup: Setup, arena: Arena, work: PhaseWork, rows: np.ndarray) -> Outcome:
-    """The replies and new memory of one stack, whose clients have these rows of the matrices."""
+def work_on_phase(
+    setup: Setup, arena: Arena, work: PhaseWork, stack: int, rows: np.ndarray
+) -> Outcome:
+    """The replies and new memory of a stack, whose clients have these rows of the matrices."""
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
@@ -60,6 +66,10 @@ def work_on_phase(setup: Setup, arena: Arena, work: PhaseWork, rows: np.ndarray)
         for name, vector in reply.items():
             _write(arena[work.replies[name]], own, vector)
         reply = {name: arena[work.replies[name]][own] for name in reply}
+        with setup.timed("sums"):
+            weights = torch.from_numpy(work.weights[rows]).to(setup.layout.dtype)
+            for name, place in work.sums.items():
+                torch.mv(reply[name].t(), weights, out=arena[place][stack])
         name = "z" if "z" in reply else next(iter(reply))
         moved = _distances(reply[name], received.get(name))
         broken = {other: _broken(vector) for other, vector in reply.items() if other != name}
@@ -68,7 +78,8 @@ def work_on_phase(setup: Setup, arena: Arena, work: PhaseWork, rows: np.ndarray)
     seconds = {
         "gather": spent["gather"],
         "arithmetic": spent["client"] - spent["gather"],
-        "transport": spent["stack"] - spent["client"],
+        "aggregation": spent["sums"],
+        "transport": spent["stack"] - spent["client"] - spent["sums"],
     }
     return Outcome({name: rows for name, rows in broken.items() if rows}, moved, seconds)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedsaddle.algorithms.base import Vectors
+from fedsaddle.algorithms.base import Sums, Vectors
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class Answer:
     """Whether each vector is numbers throughout, where an engine of our own has looked already."""
     moved: np.ndarray | None = None
     """How far each reply is from what the server holds, likewise."""
+
+    sums: Sums | None = None
+    """The vectors added up, likewise."""
 
     def of(self, kept: np.ndarray) -> "Answer":
         """The answer of some of its clients."""

@@ -50,7 +50,12 @@ class FlowerEngine:
         self._measured: tuple[Tensor, Tensor, dict[str, Parcel]] | None = None
 
     def ask(
-        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors
+        self,
+        phase: Phase,
+        number: int,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor | None = None,
     ) -> list[Answer]:
         plan, era = self._plan, self._plan.algorithm.era(number)
         kept = [name for name in phase.kept if name in received]

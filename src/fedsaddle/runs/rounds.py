@@ -1,7 +1,7 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -86,7 +86,10 @@ def gather(
         selected, draws = select(federation, at, phase, state, attempt)
         seconds = _seconds(plan, ledger, at, phase, attempt, selected)
         asked = _asked(plan, at, phase, attempt, selected, seconds)
-        answers = engine.ask(phase, at.number, asked, received) if len(asked) else []
+        expected = _replies(plan, asked, selected, draws)
+        weights = plan.algorithm.weights(expected)
+        weights = expected.draws if weights is None else weights
+        answers = engine.ask(phase, at.number, asked, received, weights) if len(asked) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
         arrived = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in answers)])
@@ -104,13 +107,16 @@ def gather(
         if len(clients):
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
-            return Replies(
-                torch.from_numpy(clients),
-                vectors,
-                rows=torch.from_numpy(plan.train_rows[clients]),
-                draws=torch.from_numpy(draws[np.searchsorted(selected, clients)]),
-            )
+            replies = _replies(plan, clients, selected, draws)
+            sums = answers[0].sums if np.array_equal(clients, answers[0].clients) else None
+            return replace(replies, vectors=vectors, sums=sums)
     raise _no_quorum(plan, at, phase, entries[-1])
+
+
+def _replies(plan: Plan, clients: np.ndarray, selected: np.ndarray, draws: np.ndarray) -> Replies:
+    """Replies of these clients, without vectors."""
+    rows, drawn = plan.train_rows[clients], draws[np.searchsorted(selected, clients)]
+    return Replies(torch.from_numpy(clients), {}, torch.from_numpy(rows), torch.from_numpy(drawn))
 
 
 def _asked(
