@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk
-from fedsaddle.problems.compiled import can_compile
+from fedsaddle.problems.compiled import _vectors, can_compile, compiled
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import gradient
 
@@ -227,3 +227,22 @@ def test_compiled_steps_in_place_are_those_of_the_gradients(cache, problem):
         found = found - 0.1 * gradient(field, found, batch)
         expected = expected - 0.1 * plain.gradient(expected, carried, batch)[1]
     alike([found + 0.0 * z], [expected + 0.0 * z])
+
+
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2", "DEFAULT"])
+def test_stacks_of_four_take_half_a_vector_where_vectors_are_long(capability, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    narrow = [clients for clients in range(1, 17) if _vectors(clients)]
+    assert narrow == ([4, 12] if capability == "AVX512" else [])
+
+
+@needs_compiler
+def test_a_stack_of_four_is_the_same_to_rounding(cache):
+    values = torch.linspace(-1, 1, 4 * 23, dtype=torch.float64).view(
+        4, 23
+    )  # 23: neither length of vector fits
+
+    def function(z: Tensor) -> tuple[Tensor, ...]:
+        return z.relu() * z.sum(dim=1, keepdim=True), z.exp()
+
+    alike(compiled(function, [values])(values), function(values))
