@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +132,25 @@ def test_a_client_that_answers_nan_is_refused_and_named_and_the_round_goes_on():
     entries = result.record.ledger
     assert [entry["refused"] for entry in entries] == [{"3": "'z' is not finite"}] * 2
     assert [entry["answered"] for entry in entries] == [[0, 1, 2, 3]] * 2
+
+
+class Watched(LocalSGDA):
+    """Notes whether the server was given sums."""
+
+    given: ClassVar[list[bool]] = []
+
+    def average(self, at, state, replies):
+        self.given.append(replies.sums is not None)
+        return super().average(at, state, replies)
+
+
+@pytest.mark.parametrize("last", [1.0, 100.0])
+def test_the_server_gets_sums_unless_somebody_in_them_is_refused(last):
+    rows = [torch.ones(5, 1) for _ in range(3)]
+    data = FederatedData.from_clients([*rows, last * torch.ones(5, 1)], test=0, validation=0)
+    Watched.given.clear()
+    fedsaddle.train(Broken(), data, Watched(learning_rate=1.0, local_steps=1), rounds=2)
+    assert Watched.given == [last == 1.0] * 2
 
 
 def test_below_the_quorum_the_run_stops_and_says_why():

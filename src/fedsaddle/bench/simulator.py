@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedsaddle.algorithms import Phase
-from fedsaddle.algorithms.base import Vectors
 from fedsaddle.bench.cases import Case
 from fedsaddle.data import FederatedData
 from fedsaddle.engines import EngineOptions, Simulation
@@ -25,15 +22,8 @@ class Stopwatch:
         self._replied = 0.0
         self.aggregation = 0.0
 
-    def ask(
-        self,
-        phase: Phase,
-        number: int,
-        clients: np.ndarray,
-        received: Vectors,
-        weights: Tensor | None = None,
-    ) -> list[Answer]:
-        answers = self._engine.ask(phase, number, clients, received, weights)
+    def ask(self, *asked: Any) -> list[Answer]:
+        answers = self._engine.ask(*asked)
         self._replied = time.perf_counter()
         return answers
 
