@@ -443,7 +443,9 @@ def test_resumed_run_is_the_uninterrupted_one_to_the_bit(name: str, tmp_path: Pa
         assert len(expected["memory.clients"]) > 0
     for key in expected:
         assert torch.equal(expected[key], found[key]), key
-    assert through.record.ledger == resumed.record.ledger
+    for entry in (ledgers := [*through.record.ledger, *resumed.record.ledger]):
+        entry.pop("norms", None)  # known where there was an evaluation: the stopped run's last too
+    assert ledgers[: len(ledgers) // 2] == ledgers[len(ledgers) // 2 :]
 
 
 @pytest.mark.parametrize("rule", ["last", "average", "random"])
@@ -510,9 +512,9 @@ def run_with(
     ask = run.engine.ask
 
     def garbled(
-        phase: Any, number: int, clients: np.ndarray, received: State, weights: Any
+        phase: Any, number: int, clients: np.ndarray, received: State, *_: Any
     ) -> list[Answer]:
-        answers = ask(phase, number, clients, received, weights)
+        answers = ask(phase, number, clients, received)
         if number == IN_ROUND:
             for answer in answers:
                 for vector in answer.vectors.values():

@@ -194,17 +194,29 @@ def test_replies_are_added_up_where_they_are_computed(workers):
     engine = simulation(data, AUC(model=nn.Linear(3, 1)), method, workers=workers, stack_size=2)
     z, clients = torch.linspace(-1, 1, engine._setup.layout.d), torch.arange(5)
     weights = torch.tensor([3, 1, 4, 1, 5])
-    (answer,) = engine.ask(method.phases(0)[0], 0, clients.numpy(), {"z": z}, weights)
-    every = Replies(clients, answer.vectors, weights, torch.ones(5))
-    sums = Replies(clients, {}, weights, torch.ones(5), answer.sums)
-    torch.testing.assert_close(sums.mean("z", weights), every.mean("z", weights))
-    torch.testing.assert_close(every.mean("z", weights), weights.float() @ answer.vectors["z"] / 14)
-    for other in (None, 2 * weights):  # for other weights the replies themselves are needed
-        with pytest.raises(KeyError):
-            sums.mean("z", other)
-    (unweighted,) = engine.ask(method.phases(0)[0], 0, clients.numpy(), {"z": z})
-    assert unweighted.sums is None
+    question = (method.phases(0)[0], 0, clients.numpy(), {"z": z})
+    (single,) = engine.ask(*question)
+    every = Replies(clients, single.vectors, weights, torch.ones(5))
+    expected = every.mean("z", weights)
+    torch.testing.assert_close(expected, weights.float() @ single.vectors["z"] / 14)
+    plain = every.mean("z")
+    (answer,) = engine.ask(*question, weights)
+    replies = Replies(clients, answer.vectors, weights, torch.ones(5), answer.sums)
+    torch.testing.assert_close(replies.mean("z", weights), expected)
+    assert list(replies.vectors) == ["z"]
+    assert not isinstance(replies.vectors, dict), "nobody has looked at a single one"
+    torch.testing.assert_close(replies.mean("z"), plain)  # which takes the replies themselves
+    (answer,) = engine.ask(*question, weights)
+    assert isinstance(answer.vectors, dict), "where somebody looks, they are kept"
     engine.close()
+
+
+def test_who_is_furthest_is_told_where_there_is_an_evaluation():
+    data, options = data_of((12, 12, 12, 12)), {"rounds": 5, "evaluation": {"every": 2}}
+    found = fedsaddle.train("risk", data, LocalSGDA(local_steps=2), **options)
+    told = {entry["round"]: entry.get("norms") for entry in found.record.ledger}
+    assert {number for number, norms in told.items() if norms} == {2, 4, 5}
+    assert all(len(norms) == 3 and min(norms.values()) > 0 for norms in told.values() if norms)
 
 
 # --- what is worth workers or a compiler ----------------------------------------------------------

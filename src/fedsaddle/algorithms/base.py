@@ -117,7 +117,8 @@ class Replies:
     """The accepted replies of one phase, in client order."""
 
     clients: Tensor
-    vectors: Vectors
+    vectors: Mapping[str, Tensor]
+    """A row per client. To look at one may cost an engine that only adds them up a second pass."""
     rows: Tensor
     draws: Tensor
     """How often each was drawn: once, unless a phase draws with replacement."""

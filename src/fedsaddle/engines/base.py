@@ -20,10 +20,13 @@ class Engine(Protocol):
         clients: np.ndarray,
         received: Vectors,
         weights: Tensor | None = None,
+        measured: bool = False,
     ) -> list[Answer]:
         """These clients' replies in round `number`; their new memory waits for `commit`.
 
-        An engine may add them up on the way, each times its client's weight.
+        With weights, an engine may add them up on the way, each times its client's weight, and
+        keep single ones only where somebody looks at them. `measured`: how far they are from what
+        the server holds is asked for.
         """
         ...
 

@@ -6,9 +6,9 @@ computed by one thread: the result is the same, bit for bit, for any number of w
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,25 @@ def _device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+class _WhenLookedAt(Mapping[str, Tensor]):
+    """Vectors that are computed when somebody looks at one of them."""
+
+    def __init__(self, names: Iterable[str], compute: Callable[[], Vectors]) -> None:
+        self._names, self._compute = tuple(names), lru_cache(compute)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._compute()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Simulation:
     """The engine for one machine."""
 
@@ -84,6 +103,8 @@ class Simulation:
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
         self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
+        self._looked_at: set[str] = set()
+        """Phases in whose replies the server looks at single ones."""
         self._scorer: Scorer | None = None
         self._workers: Workers | None = None
         keep_memory()
@@ -115,27 +136,46 @@ class Simulation:
         clients: np.ndarray,
         received: Vectors,
         weights: Tensor | None = None,
+        measured: bool = False,
     ) -> list[Answer]:
+        single = weights is None or phase.name in self._looked_at
+        if weights is None:
+            weights = torch.ones(len(clients))
+        return self._ask(phase, number, clients, received, weights, measured, single)
+
+    def _ask(
+        self,
+        phase: Phase,
+        number: int,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor,
+        measured: bool,
+        single: bool,
+    ) -> list[Answer]:
+        """With single replies, or with their sums alone."""
         self.memory.enter(self._setup.algorithm.era(number))
         arena, widths = self._arena, wire_up(phase, self._setup.layout)
         arena.clear()
         n, stacks = len(clients), list(self._stacks(clients))
-        summed = {} if weights is None else widths
         work = PhaseWork(
             phase.name,
             number,
             clients,
             arena.put(received),
             arena.put(self.memory.read(clients)),
-            {name: arena.place(n, width) for name, width in widths.items()},
-            np.ones(n) if weights is None else weights.numpy(),
-            {name: arena.place(len(stacks), width) for name, width in summed.items()},
+            {name: arena.place(n, width) for name, width in widths.items() if single},
+            {name: arena.place(len(stacks), width) for name, width in widths.items()},
+            weights.numpy(),
+            measured,
         )
         tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(stacks)]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
+        if not single and any(not outcome.good for outcome in outcomes):
+            return self._ask(phase, number, clients, received, weights, measured, single=True)
         arrived = np.ones(n, dtype=bool)
         finite = {name: np.ones(n, dtype=bool) for name in widths}
-        moved = np.zeros(n)
+        moved = np.zeros(n) if measured else None
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
             for what, seconds in outcome.seconds.items():
@@ -144,17 +184,27 @@ class Simulation:
                 arrived[rows] = False
                 odd.append(Answer(clients[rows], outcome.misshapen))
                 continue
-            moved[rows] = outcome.moved
+            if moved is not None:
+                moved[rows] = outcome.moved
             for name, broken in outcome.broken.items():
                 finite[name][rows[broken]] = False
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
-        vectors = {name: arena[place] for name, place in work.replies.items()}
-        sums = None
-        if weights is not None:  # stacks in order, whoever had them
-            added = {name: arena[place].sum(dim=0) for name, place in work.sums.items()}
-            sums = Sums(weights.double(), added)
-        whole = Answer(clients, vectors, finite, moved, sums)
+        # stacks in order, whoever had them
+        sums = {name: arena[place].sum(dim=0) for name, place in work.sums.items()}
+        vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
+        if not single:
+            again = partial(self._single, phase, number, clients, received, weights)
+            vectors = _WhenLookedAt(widths, again)
+        whole = Answer(clients, vectors, finite, moved, Sums(weights.double(), sums))
         return [*([whole.of(arrived)] if arrived.any() else []), *odd]
+
+    def _single(
+        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
+    ) -> Vectors:
+        """Replies that were only added up; in this phase they will be kept from now on."""
+        self._looked_at.add(phase.name)
+        (answer,) = self._ask(phase, number, clients, received, weights, False, single=True)
+        return {name: vector.clone() for name, vector in answer.vectors.items()}
 
     def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:
         """Every task's result."""

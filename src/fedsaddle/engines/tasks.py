@@ -12,6 +12,7 @@ from fedsaddle.engines.arena import Arena, Place
 from fedsaddle.engines.clients import FULL_BATCH, Setup, run_stack
 from fedsaddle.problems import Batch
 from fedsaddle.problems.oracle import Oracle
+from fedsaddle.problems.pieces import parts_of
 
 Places = dict[str, Place]
 
@@ -27,11 +28,13 @@ class PhaseWork:
     memory: Places
     """One row per client: what it remembers, then what it will, once its reply is used."""
     replies: Places
-    """One row per client."""
-    weights: np.ndarray
-    """How each client counts in the sums of replies."""
+    """One row per client; nothing where their sums are enough."""
     sums: Places
-    """One row per stack; nothing where no sums are wanted."""
+    """One row per stack."""
+    weights: np.ndarray
+    """How each client counts in the sums."""
+    measured: bool
+    """Whether to say how far they are from what the server holds."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,15 @@ class Outcome:
 
     broken: dict[str, list[int]]
     """For each vector, which of the replies are not numbers throughout, if any are."""
-    moved: np.ndarray
-    """How far each reply is from what the server holds, or how long it is."""
+    moved: np.ndarray | None
+    """How far each reply is from what the server holds, or how long it is, where that is asked."""
     seconds: dict[str, float]
     misshapen: Vectors | None = None
     """The replies, where they are not what the phase declares."""
+
+    @property
+    def good(self) -> bool:
+        return not self.broken and self.misshapen is None
 
 
 def work_on_phase(
@@ -60,20 +67,19 @@ def work_on_phase(
             reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
         for name, vector in memory.items():
             _write(arena[work.memory[name]], own, vector)
-        declared = {name: (len(rows), place.columns) for name, place in work.replies.items()}
+        declared = {name: (len(rows), place.columns) for name, place in work.sums.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
-            return Outcome({}, np.zeros(0), {}, reply)
-        for name, vector in reply.items():
-            _write(arena[work.replies[name]], own, vector)
-        reply = {name: arena[work.replies[name]][own] for name in reply}
+            return Outcome({}, None, {}, reply)
+        for name, place in work.replies.items():
+            _write(arena[place], own, reply[name])
         with setup.timed("sums"):
             weights = torch.from_numpy(work.weights[rows]).to(setup.layout.dtype)
-            for name, place in work.sums.items():
-                torch.mv(reply[name].t(), weights, out=arena[place][stack])
+            sums = {name: arena[place][stack] for name, place in work.sums.items()}
+            for name, total in sums.items():
+                _add_up(reply[name], weights, total)
+        broken = {name: _broken(vector, sums[name]) for name, vector in reply.items()}
         name = "z" if "z" in reply else next(iter(reply))
-        moved = _distances(reply[name], received.get(name))
-        broken = {other: _broken(vector) for other, vector in reply.items() if other != name}
-        broken[name] = [] if np.isfinite(moved).all() else _broken(reply[name])
+        moved = _distances(reply[name], received.get(name)) if work.measured else None
     spent = setup.seconds
     seconds = {
         "gather": spent["gather"],
@@ -98,6 +104,14 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
         matrix[rows] = vectors
 
 
+def _add_up(matrix: Tensor, weights: Tensor, total: Tensor) -> None:
+    """The sum of the rows times their weights, from pieces where they are in pieces."""
+    pieces = parts_of(matrix)
+    widths = [part.shape[1] for part in pieces]
+    for part, own in zip(pieces, total.split_with_sizes(widths), strict=True):
+        torch.mv(part.t(), weights, out=own)
+
+
 def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     """How far each row is from where it began, or from zero."""
     if start is None:
@@ -110,9 +124,9 @@ def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     return distances.numpy()
 
 
-def _broken(matrix: Tensor) -> list[int]:
+def _broken(matrix: Tensor, total: Tensor) -> list[int]:
     """The rows that are not numbers throughout."""
-    if bool(matrix.sum().isfinite()):  # which depends on all of them
+    if bool(total.sum().isfinite()):  # which depends on all of them
         return []
     return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedsaddle.algorithms.base import Sums, Vectors
+from fedsaddle.algorithms.base import Sums
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,14 @@ class Answer:
     """What came back from one client or a stack of them: row j of each vector is `clients[j]`."""
 
     clients: np.ndarray
-    vectors: Vectors
+    vectors: Mapping[str, Tensor]
     finite: Mapping[str, np.ndarray] | None = None
-    """Whether each vector is numbers throughout, where an engine of our own has looked already."""
+    """Whether each vector is numbers throughout, where an engine of our own has looked already, at
+    shapes too."""
     moved: np.ndarray | None = None
-    """How far each reply is from what the server holds, likewise."""
-
+    """How far each reply is from what the server holds, where an engine has measured it."""
     sums: Sums | None = None
-    """The vectors added up, likewise."""
+    """The vectors added up, where an engine has done so."""
 
     def of(self, kept: np.ndarray) -> "Answer":
         """The answer of some of its clients."""
@@ -46,7 +47,7 @@ class Refusal(NamedTuple):
 
 def screen(
     answers: Iterable[Answer], declared: Mapping[str, int], max_norm: float | None = None
-) -> tuple[np.ndarray, Vectors, list[Refusal]]:
+) -> tuple[np.ndarray, Mapping[str, Tensor], list[Refusal]]:
     """The accepted clients and their stacked vectors in client order, and the refused ones."""
     good: list[Answer] = []
     refused: list[Refusal] = []
@@ -72,7 +73,10 @@ def screen(
     if not good:
         return clients, {}, refused
     if len(good) == 1 and bool((np.diff(clients) > 0).all()):  # as it should be: nothing is copied
-        return clients, {name: good[0].vectors[name] for name in declared}, refused
+        vectors = good[0].vectors
+        if vectors.keys() != declared.keys():
+            vectors = {name: vectors[name] for name in declared}
+        return clients, vectors, refused
     by_client = torch.from_numpy(order)
     stacked = {
         name: torch.cat([answer.vectors[name] for answer in good])[by_client] for name in declared
@@ -88,6 +92,8 @@ def _finite(answer: Answer, name: str) -> np.ndarray:
 
 
 def _misshapen(answer: Answer, declared: Mapping[str, int]) -> str | None:
+    if answer.finite is not None:
+        return None
     for name, length in declared.items():
         if name not in answer.vectors:
             return f"'{name}' is missing"

@@ -56,6 +56,7 @@ class FlowerEngine:
         clients: np.ndarray,
         received: Vectors,
         weights: Tensor | None = None,
+        measured: bool = False,
     ) -> list[Answer]:
         plan, era = self._plan, self._plan.algorithm.era(number)
         kept = [name for name in phase.kept if name in received]

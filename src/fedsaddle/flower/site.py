@@ -198,7 +198,7 @@ class Experiment:
             self._engine.commit(client)
             self._memory.write(int(header["version"]), self._engine.memory_state())
             self._memory.keep(header["keep"], int(header["version"]))
-        return answer.vectors
+        return dict(answer.vectors)
 
     def _kept(self, names: tuple[str, ...], era: int, received: Vectors) -> Vectors:
         """The vectors that come once an era, now or earlier."""

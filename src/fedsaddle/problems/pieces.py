@@ -206,6 +206,13 @@ def take_steps(vectors: Sequence[Tensor]) -> None:
             _ = vector.source.parts
 
 
+def parts_of(vector: Tensor) -> Parts:
+    """The pieces of a matrix that is in pieces; else the whole of it."""
+    if isinstance(vector, Pieces) and vector.scale == 1:
+        return vector.source.parts
+    return [vector]
+
+
 def pieces(z: Tensor, sizes: Sequence[int]) -> Parts:
     """A point's parts of these sizes, without joining what is in pieces."""
     if isinstance(z, Pieces) and z.scale == 1:

@@ -1,10 +1,11 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm, Phase, Replies, Round
 from fedsaddle.algorithms.base import Members, Vectors
@@ -42,14 +43,22 @@ class Diverged(UserError):
 
 
 def run_round(
-    plan: Plan, engine: Engine, ledger: Ledger, state: Vectors, number: int
+    plan: Plan,
+    engine: Engine,
+    ledger: Ledger,
+    state: Vectors,
+    number: int,
+    measured: bool = False,
 ) -> tuple[Vectors, list[Entry]]:
-    """The server's state after round `number`, and the ledger's entries for it."""
+    """The server's state after round `number`, and the ledger's entries for it.
+
+    Where the round is `measured`, they say which replies were furthest from the server's vectors.
+    """
     at = Round(number, plan.seed, plan.layout, plan.problem, plan.members)
     entries: list[Entry] = []
     with one_thread():  # which is also faster where workers have all the cores
         for phase in phases_of_round(plan.algorithm, plan.problem, number):
-            replies = gather(plan, engine, ledger, state, at, phase, entries)
+            replies = gather(plan, engine, ledger, state, at, phase, entries, measured)
             state = _of_its_own(phase.server(at, state, replies), replies)
             if "carried" in replies.vectors:
                 weights = plan.algorithm.weights(replies)
@@ -60,7 +69,8 @@ def run_round(
 
 def _of_its_own(state: Vectors, replies: Replies) -> Vectors:
     """The state without views of the replies: the next ones may come to lie where these are."""
-    lent = {vector.untyped_storage().data_ptr() for vector in replies.vectors.values()}
+    kept = replies.vectors.values() if isinstance(replies.vectors, dict) else ()
+    lent = {vector.untyped_storage().data_ptr() for vector in kept}
     return {
         name: vector.clone() if vector.untyped_storage().data_ptr() in lent else vector
         for name, vector in state.items()
@@ -75,6 +85,7 @@ def gather(
     at: Round,
     phase: Phase,
     entries: list[Entry],
+    measured: bool,
 ) -> Replies:
     """Enough good replies to a phase; below the quorum it is tried again with a new selection."""
     federation = plan.federation
@@ -89,7 +100,8 @@ def gather(
         expected = _replies(plan, asked, selected, draws)
         weights = plan.algorithm.weights(expected)
         weights = expected.draws if weights is None else weights
-        answers = engine.ask(phase, at.number, asked, received, weights) if len(asked) else []
+        question = (phase, at.number, asked, received, weights, measured)
+        answers = engine.ask(*question) if len(asked) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
         arrived = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in answers)])
@@ -104,7 +116,7 @@ def gather(
             None if seconds is None else float(seconds[np.isin(selected, asked)].max()),
         )
         entries.append(entry)
-        if len(clients):
+        if len(clients) and measured:
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
             replies = _replies(plan, clients, selected, draws)
@@ -151,7 +163,7 @@ def _seconds(
 def longest(
     state: Vectors,
     clients: np.ndarray,
-    vectors: Vectors,
+    vectors: Mapping[str, Tensor],
     answers: Sequence[Answer] = (),
     most: int = 3,
 ) -> dict[str, float]:
@@ -164,10 +176,10 @@ def longest(
     }
     if not all(int(client) in known for client in clients):
         name = "z" if "z" in vectors else next(iter(vectors))
-        moved = vectors[name].double()  # a difference of floats may overflow where both are finite
-        if name in state:
-            moved = moved - state[name].double()
-        known = dict(zip(clients.tolist(), moved.norm(dim=1).tolist(), strict=True))
+        start = state[name].double() if name in state else 0.0
+        # in doubles: a difference of floats may overflow where both are finite
+        moved = [float((vector.double() - start).norm()) for vector in vectors[name]]
+        known = dict(zip(clients.tolist(), moved, strict=True))
     top = sorted(clients.tolist(), key=lambda client: -known[client])[:most]
     return {str(client): float(f"{known[client]:.4g}") for client in top}
 

@@ -121,15 +121,16 @@ class Training:
         if self.done == 0:
             self._measure(engine)
         while self.done < rounds:
+            last = self.done + 1 == rounds
+            measured = last or (self.done + 1) % every == 0
             try:
                 self.state, entries = run_round(
-                    self.plan, engine, self.ledger, self.state, self.done
+                    self.plan, engine, self.ledger, self.state, self.done, measured
                 )
                 self.done += 1
                 self.seconds = time.perf_counter() - started
                 self._note("ledger.jsonl", self.entries, entries)
-                last = self.done == rounds
-                row = self._measure(engine) if last or self.done % every == 0 else None
+                row = self._measure(engine) if measured else None
                 wrong = None if row is None else self.guard.judge(row, last)
             except Diverged as error:
                 if not (self.guard.on and self._good[0]):
