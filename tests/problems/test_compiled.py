@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk
 from fedsaddle.problems.compiled import _vectors, can_compile, compiled
@@ -230,10 +231,21 @@ def test_compiled_steps_in_place_are_those_of_the_gradients(cache, problem):
 
 
 @pytest.mark.parametrize("capability", ["AVX512", "AVX2", "DEFAULT"])
-def test_stacks_of_four_take_half_a_vector_where_vectors_are_long(capability, monkeypatch):
+def test_channels_that_fill_half_a_vector_take_half_vectors(capability, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    narrow = [clients for clients in range(1, 17) if _vectors(clients)]
+    network = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 16, 3), nn.Flatten())
+    problem = Risk(model=network.append(nn.Linear(16, 2)))
+    narrow = []
+    for clients in range(1, 13):
+        oracle = Oracle(problem, problem.layout())
+        z, carried = torch.ones(clients, oracle.layout.d), torch.zeros(clients, 0)
+        parts = [torch.ones(clients, 2, 1, 5, 5), torch.zeros(clients, 2, dtype=torch.int64)]
+        key = torch.zeros(clients, dtype=torch.int64)
+        pieces = oracle.layout.pieces(z)
+        graph = make_fx(lambda *at: oracle._gradient(key, parts, carried, *at))(*pieces)  # noqa: B023
+        narrow += [clients] if _vectors(graph) else []
     assert narrow == ([4, 12] if capability == "AVX512" else [])
+    assert not _vectors(make_fx(lambda z: z @ z)(torch.ones(8, 8)))
 
 
 @needs_compiler

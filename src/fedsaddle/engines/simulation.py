@@ -43,7 +43,7 @@ SCORER_ROWS = 20_000
 LOSS_SITES = 256
 """Losses are measured when so few sites have rows; with more sites, those without are left out."""
 
-CACHED = 7 * 2**19
+CACHED = 13 * 2**19
 """Bytes of parameters in a stack that a processor's caches still cope with."""
 LARGEST_STACK = 8
 """More clients at once are hardly faster, and fewer stacks keep fewer cores busy."""
@@ -173,21 +173,21 @@ class Simulation:
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         if not single and any(not outcome.good for outcome in outcomes):
             return self._ask(phase, number, clients, received, weights, measured, single=True)
-        arrived = np.ones(n, dtype=bool)
-        finite = {name: np.ones(n, dtype=bool) for name in widths}
         moved = np.zeros(n) if measured else None
+        broken: dict[str, list[int]] = {name: [] for name in widths}
+        absent: list[int] = []
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
             for what, seconds in outcome.seconds.items():
                 self.timings[what] += seconds
             if outcome.misshapen is not None:
-                arrived[rows] = False
+                absent += rows.tolist()
                 odd.append(Answer(clients[rows], outcome.misshapen))
                 continue
             if moved is not None:
                 moved[rows] = outcome.moved
-            for name, broken in outcome.broken.items():
-                finite[name][rows[broken]] = False
+            for name, some in outcome.broken.items():
+                broken[name] += rows[some].tolist()
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
         # stacks in order, whoever had them
         sums = {name: arena[place].sum(dim=0) for name, place in work.sums.items()}
@@ -195,8 +195,8 @@ class Simulation:
         if not single:
             again = partial(self._single, phase, number, clients, received, weights)
             vectors = _WhenLookedAt(widths, again)
-        whole = Answer(clients, vectors, finite, moved, Sums(weights.double(), sums))
-        return [*([whole.of(arrived)] if arrived.any() else []), *odd]
+        whole = Answer(clients, vectors, broken, moved, Sums(weights.double(), sums))
+        return [*([whole.without(absent)] if len(absent) < n else []), *odd]
 
     def _single(
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
@@ -219,12 +219,12 @@ class Simulation:
         come in pairs, and results are not to depend on how many there are.
         """
         sizes = self._setup.batch_rows(clients)
-        for size in np.unique(sizes):
+        for size in sorted({*sizes.tolist()}):
             group = np.flatnonzero(sizes == size)
-            stacks = -(-len(group) // self._stack_size)
+            n, stacks = len(group), -(-len(group) // self._stack_size)
             if not self._options.stack_size:
-                stacks = min(stacks + stacks % 2, len(group))
-            yield from np.array_split(group, stacks)
+                stacks = min(stacks + stacks % 2, n)
+            yield from (group[n * j // stacks : n * (j + 1) // stacks] for j in range(stacks))
 
     @property
     def _stack_size(self) -> int:

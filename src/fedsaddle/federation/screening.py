@@ -1,6 +1,6 @@
 """Which replies count: of the declared names and shapes, finite, and not too long."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,24 +17,23 @@ class Answer:
 
     clients: np.ndarray
     vectors: Mapping[str, Tensor]
-    finite: Mapping[str, np.ndarray] | None = None
-    """Whether each vector is numbers throughout, where an engine of our own has looked already, at
-    shapes too."""
+    broken: Mapping[str, Collection[int]] | None = None
+    """For each vector the rows that are not numbers throughout, where an engine of our own has
+    looked for them already, and at shapes too."""
     moved: np.ndarray | None = None
     """How far each reply is from what the server holds, where an engine has measured it."""
     sums: Sums | None = None
     """The vectors added up, where an engine has done so."""
 
-    def of(self, kept: np.ndarray) -> "Answer":
-        """The answer of some of its clients."""
-        if kept.all():
+    def without(self, rows: Collection[int]) -> "Answer":
+        """The answer of the other clients."""
+        if not rows:
             return self
-        rows = torch.from_numpy(kept)
+        kept = np.delete(np.arange(len(self.clients)), [*rows])
         return Answer(
             self.clients[kept],
-            {name: vector[rows] for name, vector in self.vectors.items()},
-            None if self.finite is None else {name: f[kept] for name, f in self.finite.items()},
-            None if self.moved is None else self.moved[kept],
+            {name: vector[kept] for name, vector in self.vectors.items()},
+            moved=None if self.moved is None else self.moved[kept],
         )
 
 
@@ -56,18 +55,17 @@ def screen(
         if reason:
             refused += [Refusal(int(client), reason) for client in answer.clients]
             continue
-        keep = np.ones(len(answer.clients), dtype=bool)
+        reasons: dict[int, str] = {}
         for name in declared:
-            for row in np.flatnonzero(keep & ~_finite(answer, name)):
-                keep[row] = False
-                refused.append(Refusal(int(answer.clients[row]), f"'{name}' is not finite"))
+            for row in _broken(answer, name):
+                reasons.setdefault(row, f"'{name}' is not finite")
             if max_norm is not None:
-                norms = torch.linalg.vector_norm(answer.vectors[name].double(), dim=1).numpy()
-                for row in np.flatnonzero(keep & (norms > max_norm)):
-                    keep[row] = False
-                    reason = f"'{name}' has norm {norms[row]:.3g}, above {max_norm:g}"
-                    refused.append(Refusal(int(answer.clients[row]), reason))
-        good.append(answer.of(keep))
+                norms = torch.linalg.vector_norm(answer.vectors[name].double(), dim=1).tolist()
+                for row, norm in enumerate(norms):
+                    if norm > max_norm:
+                        reasons.setdefault(row, f"'{name}' has norm {norm:.3g}, above {max_norm:g}")
+        refused += [Refusal(int(answer.clients[row]), reason) for row, reason in reasons.items()]
+        good.append(answer.without(reasons))
     clients = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in good)])
     order = np.argsort(clients, kind="stable")
     if not good:
@@ -84,15 +82,15 @@ def screen(
     return clients[order], stacked, refused
 
 
-def _finite(answer: Answer, name: str) -> np.ndarray:
-    if answer.finite is not None:
-        return answer.finite[name]
-    found: np.ndarray = answer.vectors[name].isfinite().all(dim=1).numpy()
-    return found
+def _broken(answer: Answer, name: str) -> Collection[int]:
+    if answer.broken is not None:
+        return answer.broken.get(name, ())
+    finite: list[bool] = answer.vectors[name].isfinite().all(dim=1).tolist()
+    return [row for row, good in enumerate(finite) if not good]
 
 
 def _misshapen(answer: Answer, declared: Mapping[str, int]) -> str | None:
-    if answer.finite is not None:
+    if answer.broken is not None:
         return None
     for name, length in declared.items():
         if name not in answer.vectors:
