@@ -13,6 +13,7 @@ from fedsaddle.algorithms import CODASCA, FedAvg
 from fedsaddle.data import DataOptions, FederatedData
 from fedsaddle.errors import UserError
 from fedsaddle.problems import AUC, Problem
+from fedsaddle.runs.training import Training
 
 SMALL = DataOptions(source="breast-cancer", clients=4)
 
@@ -48,6 +49,25 @@ def test_a_run_folder_says_everything(tmp_path):
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert evaluation["summary"]["test/auc"] == rows[-1]["test/auc"]
     assert [site["name"] for site in evaluation["sites"]] == [f"client-{k}" for k in range(4)]
+
+
+def test_the_ledger_of_a_run_with_a_folder_is_not_kept_in_memory(tmp_path, monkeypatch):
+    kept = []
+    booked = Training._book
+
+    def book(training, entries):
+        booked(training, entries)
+        kept.append((len(training.entries), [told["round"] for told in training.told]))
+
+    monkeypatch.setattr(Training, "_book", book)
+    options = {"rounds": 5, "evaluation": {"every": 2}}
+    inside = train(None, **options).record.ledger
+    assert [entries for entries, _ in kept] == [1, 2, 3, 4, 5]
+    kept.clear()
+    outside = train(tmp_path / "run", **options).record.ledger
+    assert kept == [(0, []), (0, [2]), (0, [2]), (0, [2, 4]), (0, [2, 4, 5])]
+    assert outside == inside
+    assert [entry["round"] for entry in outside] == [1, 2, 3, 4, 5]
 
 
 def same_model(a, b):

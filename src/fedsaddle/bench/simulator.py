@@ -1,6 +1,7 @@
 """The simulator's rounds, and where their time goes."""
 
 import time
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -49,33 +50,34 @@ class Simulator:
         x, y = problem.start(torch.Generator())
         self.state = plan.algorithm.start(plan.layout.flatten(x, y), plan.layout, plan.members)
         self.state["carried"] = plan.layout.flatten_carried(problem.carried())
-        self.forget()
+        self._shares: list[dict[str, float]] = []
 
     def __call__(self, number: int) -> list[Entry]:
         """Does round number so-and-so; who took part in it."""
-        begun = time.perf_counter()
+        before, begun = self._counted(), time.perf_counter()
         self.state, entries = run_round(self._plan, self._engine, self._ledger, self.state, number)
-        self._seconds += time.perf_counter() - begun
+        seconds, after = time.perf_counter() - begun, self._counted()
+        self._shares.append({name: (after[name] - before[name]) / seconds for name in after})
         return entries
 
     def forget(self) -> None:
         """The profile begins here."""
-        self._seconds, self._engine.aggregation = 0.0, 0.0
-        self._before = self._counted()
+        self._shares.clear()
 
     def profile(self) -> dict[str, float]:
-        """Shares of the workers' time; what is left is waiting, selection and the ledger."""
-        available = self._seconds * self._workers
-        shares = {
-            name: (seconds - self._before.get(name, 0.0)) / available
-            for name, seconds in self._counted().items()
-        }
-        shares["aggregation"] += self._engine.aggregation / self._seconds
+        """Shares of the workers' time, each the median of all rounds.
+
+        What is left is waiting, selection and the ledger.
+        """
+        parts = self._shares[0]
+        shares = {part: median(round[part] for round in self._shares) for part in parts}
         return shares | {"other": 1 - sum(shares.values())}
 
     def _counted(self) -> dict[str, float]:
-        """Seconds of all workers together, by what they were spent on, as the engine counts."""
-        return dict(getattr(self._engine, "timings", None) or {})
+        """Seconds of a worker on average, by what they were spent on."""
+        seconds = {name: spent / self._workers for name, spent in self._engine.timings.items()}
+        seconds["aggregation"] += self._engine.aggregation  # for which all of them wait
+        return seconds
 
     def close(self) -> None:
         self._engine.close()

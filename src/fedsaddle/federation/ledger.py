@@ -1,6 +1,6 @@
 """The ledger: what was sent, in floats and bytes, up and down, in every phase of every round."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,12 +60,12 @@ class Ledger:
         era: int,
         attempt: int,
         selected: np.ndarray,
-        arrived: Iterable[int],
+        arrived: Sequence[int],
         refused: Mapping[int, str],
         seconds: float | None = None,
     ) -> Entry:
         """Book one attempt at a phase; the entry says who was asked, who answered, what it cost."""
-        answered = [int(client) for client in arrived]
+        answered = list(arrived)
         floats_down = int(self.floats_down(phase, era, selected).sum())
         floats_up = self.floats_up(phase) * len(answered)
         if phase.kept:

@@ -66,15 +66,15 @@ def screen(
                         reasons.setdefault(row, f"'{name}' has norm {norm:.3g}, above {max_norm:g}")
         refused += [Refusal(int(answer.clients[row]), reason) for row, reason in reasons.items()]
         good.append(answer.without(reasons))
-    clients = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in good)])
-    order = np.argsort(clients, kind="stable")
     if not good:
-        return clients, {}, refused
-    if len(good) == 1 and bool((np.diff(clients) > 0).all()):  # as it should be: nothing is copied
+        return np.zeros(0, np.int64), {}, refused
+    if len(good) == 1 and (own := good[0].clients.tolist()) == sorted(own):  # nothing is copied
         vectors = good[0].vectors
         if vectors.keys() != declared.keys():
             vectors = {name: vectors[name] for name in declared}
-        return clients, vectors, refused
+        return good[0].clients, vectors, refused
+    clients = np.concatenate([answer.clients for answer in good])
+    order = np.argsort(clients, kind="stable")
     by_client = torch.from_numpy(order)
     stacked = {
         name: torch.cat([answer.vectors[name] for answer in good])[by_client] for name in declared

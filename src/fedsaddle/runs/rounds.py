@@ -104,14 +104,14 @@ def gather(
         answers = engine.ask(*question) if len(asked) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
-        arrived = np.concatenate([np.zeros(0, np.int64), *(answer.clients for answer in answers)])
+        arrived = sorted(client for answer in answers for client in answer.clients.tolist())
         entry = ledger.charge(
             phase,
             at.number,
             plan.algorithm.era(at.number),
             attempt,
             selected,
-            np.sort(arrived),
+            arrived,
             {refusal.client: refusal.reason for refusal in refused},
             None if seconds is None else float(seconds[np.isin(selected, asked)].max()),
         )

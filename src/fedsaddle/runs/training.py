@@ -30,7 +30,7 @@ from fedsaddle.runs.best import OBJECTIVE, Best, best_metric
 from fedsaddle.runs.config import check_solves, write_sections
 from fedsaddle.runs.folder import RunFolder, disk_errors, write_json
 from fedsaddle.runs.guard import Guard, exploded
-from fedsaddle.runs.record import RunRecord
+from fedsaddle.runs.record import RunRecord, read_lines
 from fedsaddle.runs.result import Result, Row, Settings, evaluation_of
 from fedsaddle.runs.rounds import Diverged, Plan, run_round
 from fedsaddle.runs.saved import describe, save_description, save_weights, trained_network
@@ -89,6 +89,11 @@ class Training:
         self.seconds = 0.0
         self.history: list[Row] = []
         self.entries: list[Row] = []
+        """The ledger, where there is no folder to have it."""
+        self.told: list[Row] = []
+        """What it says of replies that went far, in the rounds that were measured."""
+        self.away: set[int] = set()
+        """Clients that did not answer since the last measurement."""
         own = self.best.metric.partition("/")[2] in self.problem.extra  # of any scale
         higher = self.best.higher and not own
         watched = self.best.metric.replace("/worst_", "/")  # one site's few rows may well jump
@@ -129,7 +134,7 @@ class Training:
                 )
                 self.done += 1
                 self.seconds = time.perf_counter() - started
-                self._note("ledger.jsonl", self.entries, entries)
+                self._book(entries)
                 row = self._measure(engine) if measured else None
                 wrong = None if row is None else self.guard.judge(row, last)
             except Diverged as error:
@@ -152,7 +157,7 @@ class Training:
     def _stop(self, wrong: str) -> None:
         """End the run at its last good state, and say what to try."""
         good = self._good[0]
-        where = exploded(self.entries, self.facts.names)
+        where = exploded(self.told, self.facts.names)
         self.stopped = (
             f"the run diverged after round {self.done}: {wrong}"
             + (f" ({where})" if where else "")
@@ -194,19 +199,19 @@ class Training:
         row |= self._absent()
         row |= self.algorithm.observe(self.state, self.plan.members)
         row |= {**self.ledger.totals, "seconds": round(self.seconds, 3)}
-        self._note("metrics.jsonl", self.history, [row])
+        self.history.append(row)
+        if self.folder:
+            self.folder.append("metrics.jsonl", [row])
         if self.done and self.best.improves(row) and self.folder:
             save_weights(self.folder.model / "best.safetensors", self.layout, z, carried)
+        self.away = set()
         return row
 
     def _absent(self) -> Row:
         """On a real clock: the sites that did not answer since the last measurement."""
         if not self.plan.real_clock:
             return {}
-        before = self.history[-1]["round"] if self.history else 0
-        entries = [entry for entry in self.entries if entry["round"] > before]
-        absent = {c for entry in entries for c in {*entry["selected"]} - {*entry["answered"]}}
-        return {"absent": ", ".join(self.facts.names[client] for client in sorted(absent))}
+        return {"absent": ", ".join(self.facts.names[client] for client in sorted(self.away))}
 
     def _extra(self, engine: Engine, split: str) -> Row:
         """The problem's own metrics: of test rows, and of others where they pick the best model."""
@@ -231,10 +236,18 @@ class Training:
         made = self.problem.samples(x, SHOWN)
         return None if made is None else image_grid(made)
 
-    def _note(self, name: str, kept: list[Row], rows: list[Row]) -> None:
-        kept += rows
+    def _book(self, entries: list[Row]) -> None:
+        """Write down a round's entries; what is needed of them stays here, but not the ledger."""
         if self.folder:
-            self.folder.append(name, rows)
+            self.folder.append("ledger.jsonl", entries)
+        else:
+            self.entries += entries
+        self._notice(entries)
+
+    def _notice(self, entries: list[Row]) -> None:
+        self.told += [{n: e[n] for n in ("round", "norms")} for e in entries if "norms" in e]
+        if self.plan.real_clock:
+            self.away |= {c for e in entries for c in {*e["selected"]} - {*e["answered"]}}
 
     def _checkpoint(self, engine: Engine) -> None:
         if not self.folder:
@@ -279,7 +292,11 @@ class Training:
             self.best.round, self.best.value = note["best"]
             self._good = (note["good"], tensors["good.z"], tensors["good.carried"])
         self.history = self.folder.cut("metrics.jsonl", self.done if saved else -1)
-        self.entries = self.folder.cut("ledger.jsonl", self.done if saved else -1)
+        before = self.history[-1]["round"] if self.history else 0
+        for entry in self.folder.cut("ledger.jsonl", self.done if saved else -1):
+            self._notice([entry])
+            if entry["round"] <= before:
+                self.away = set()
         for row in self.history:
             self.guard.judge(row, last=False)
 
@@ -302,7 +319,7 @@ class Training:
             self._environment(),
             self._data_facts(),
             self.history,
-            self.entries,
+            read_lines(self.folder.path / "ledger.jsonl") if self.folder else self.entries,
             evaluation,
         )
         if self.folder:

@@ -101,7 +101,7 @@ def _book(
             up = ledger.floats_up(phase) * width
             seconds = response_seconds(federation, at, phase, attempt, selected, down, up)
         asked = answering(federation, selected, names, at, phase.draw_key, attempt, seconds)
-        ledger.charge(phase, at.number, era, attempt, selected, asked, {})
+        ledger.charge(phase, at.number, era, attempt, selected, asked.tolist(), {})
         needed = min(federation.quorum, federation.enough) * len(selected)
         if len(asked) and len(asked) >= needed:
             return
