@@ -161,15 +161,16 @@ class Simulation:
         work = PhaseWork(
             phase.name,
             number,
-            clients,
+            clients.tolist(),
             arena.put(received),
             arena.put(self.memory.read(clients)),
             {name: arena.place(n, width) for name, width in widths.items() if single},
             {name: arena.place(len(stacks), width) for name, width in widths.items()},
-            weights.numpy(),
+            weights.tolist(),
             measured,
         )
-        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(stacks)]
+        lists = [rows.tolist() for rows in stacks]
+        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(lists)]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         if not single and any(not outcome.good for outcome in outcomes):
             return self._ask(phase, number, clients, received, weights, measured, single=True)

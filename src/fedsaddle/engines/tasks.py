@@ -19,11 +19,14 @@ Places = dict[str, Place]
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """A phase of a round: what the clients receive and where their matrices lie."""
+    """A phase of a round: what the clients receive and where their matrices lie.
+
+    It is sent to every worker: lists take half the time that arrays take.
+    """
 
     phase: str
     number: int
-    clients: np.ndarray
+    clients: list[int]
     received: Places
     memory: Places
     """One row per client: what it remembers, then what it will, once its reply is used."""
@@ -31,7 +34,7 @@ class PhaseWork:
     """One row per client; nothing where their sums are enough."""
     sums: Places
     """One row per stack."""
-    weights: np.ndarray
+    weights: list[float]
     """How each client counts in the sums."""
     measured: bool
     """Whether to say how far they are from what the server holds."""
@@ -55,13 +58,13 @@ class Outcome:
 
 
 def work_on_phase(
-    setup: Setup, arena: Arena, work: PhaseWork, stack: int, rows: np.ndarray
+    setup: Setup, arena: Arena, work: PhaseWork, stack: int, rows: list[int]
 ) -> Outcome:
     """The replies and new memory of a stack, whose clients have these rows of the matrices."""
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
-        own, clients = _index(rows), work.clients[rows]
+        own, clients = _index(rows), np.array([work.clients[row] for row in rows])
         memory = {name: arena[place][own] for name, place in work.memory.items()}
         with setup.timed("client"):
             reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
@@ -73,7 +76,7 @@ def work_on_phase(
         for name, place in work.replies.items():
             _write(arena[place], own, reply[name])
         with setup.timed("sums"):
-            weights = torch.from_numpy(work.weights[rows]).to(setup.layout.dtype)
+            weights = torch.tensor([work.weights[j] for j in rows], dtype=setup.layout.dtype)
             sums = {name: arena[place][stack] for name, place in work.sums.items()}
             for name, total in sums.items():
                 _add_up(reply[name], weights, total)
@@ -90,11 +93,11 @@ def work_on_phase(
     return Outcome({name: rows for name, rows in broken.items() if rows}, moved, seconds)
 
 
-def _index(rows: np.ndarray) -> slice | Tensor:
+def _index(rows: list[int]) -> slice | Tensor:
     """Rows of a matrix; a view of them where they are neighbours."""
     if rows[-1] - rows[0] == len(rows) - 1:
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return torch.from_numpy(rows)
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows)
 
 
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
