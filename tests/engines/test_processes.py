@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -372,3 +374,28 @@ def test_two_thousand_rounds_take_no_more_memory_than_some_hundred():
     grown = memory.bytes[-1] - memory.bytes[warm]
     kept = 10_000 * (rounds - warm) / every  # the history; and a line of the ledger for each round
     assert grown < 4e6 + kept + 1_000 * (rounds - warm)
+
+
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not LARGE_PAGES.exists() or "[never]" in LARGE_PAGES.read_text(),
+    reason="this system has no large pages for who asks",
+)
+def test_memory_for_stacks_may_be_in_large_pages():
+    program = """
+import torch
+from fedsaddle.engines.workers import keep_memory
+keep_memory()
+numbers = torch.ones(2**22)
+with open("/proc/self/smaps") as lines:
+    for line in lines:
+        first, *more = line.split()
+        if "-" in first and first[0] in "0123456789abcdef":
+            start, end = (int(place, 16) for place in first.split("-"))
+        elif first == "VmFlags:" and start <= numbers[2**21 :].data_ptr() < end:
+            print(*more)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "hg" in found.stdout.split(), found.stderr

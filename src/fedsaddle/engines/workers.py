@@ -24,8 +24,11 @@ Task = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of the shared things and of these arguments."""
 Answer = tuple[int, bool, Any]
 """A task's place, whether all went well, and its result or its error."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""As in malloc.h."""
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+MADV_HUGEPAGE = 14
+"""As in malloc.h and mman.h."""
+ROOM = 2**28
+"""Bytes by which a process's memory grows when it has to; they are not used before they are."""
 
 
 def can_fork() -> bool:
@@ -39,9 +42,25 @@ def keep_memory() -> None:
     and to be sent blank pages, which takes as long as the arithmetic of a small network.
     """
     with suppress(OSError, AttributeError):  # a system with another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, size in ((M_MMAP_THRESHOLD, 2**25), (M_TRIM_THRESHOLD, 2**28)):
-            mallopt(parameter, size)
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, 2**25)
+        library.mallopt(M_TRIM_THRESHOLD, 2 * ROOM)
+        library.mallopt(M_TOP_PAD, ROOM)
+        _large_pages(library)
+
+
+def _large_pages(library: ctypes.CDLL) -> None:
+    """Memory to come is in large pages, where the system has them for who asks.
+
+    A stack's vectors are thousands of small ones, and to find them takes time in every step.
+    """
+    library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
+    block = library.malloc(2**24)
+    end = library.sbrk(0)
+    if block and block < end:
+        start = -(-block // 4096) * 4096
+        library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_HUGEPAGE)
+    library.free(ctypes.c_void_p(block))
 
 
 @contextmanager
