@@ -47,7 +47,7 @@ def test_kept_vectors_are_sent_once_an_era(layout, phase_of):
     phase = phase_of(down={"z": "point", "anchor": "primal"}, kept=("anchor",))
     assert charge(ledger, phase, [0, 1, 2], [0, 1])["floats_down"] == 3 * (4 + 3)
     # 2 did not answer, so nothing is known of what it holds; 3 is new
-    assert ledger.floats_down(phase, 0, np.array([0, 1, 2, 3])).tolist() == [4, 4, 7, 7]
+    assert ledger.floats_down(phase, 0, np.array([0, 1, 2, 3])) == [4, 4, 7, 7]
     assert charge(ledger, phase, [0, 1, 2, 3], [0, 1, 2, 3])["floats_down"] == 4 * 4 + 2 * 3
     assert charge(ledger, phase, [0, 1, 2, 3], [], era=1)["floats_down"] == 4 * (4 + 3)
 

@@ -40,14 +40,14 @@ class Ledger:
     )
     holders: dict[int, int] = field(default_factory=dict)
 
-    def floats_down(self, phase: Phase, era: int, clients: np.ndarray) -> np.ndarray:
+    def floats_down(self, phase: Phase, era: int, clients: np.ndarray) -> list[int]:
         """What each of these clients is sent: kept vectors go only to those without them."""
         down = wire_down(phase, self.layout)
         once = sum(size for name, size in down.items() if name in phase.kept)
-        floats = np.full(len(clients), sum(down.values()) - once)
-        if once:
-            floats[[self.holders.get(client) != era for client in clients.tolist()]] += once
-        return floats
+        again = sum(down.values()) - once
+        if not once:
+            return [again] * len(clients)
+        return [again + once * (self.holders.get(c) != era) for c in clients.tolist()]
 
     def floats_up(self, phase: Phase) -> int:
         """What each client sends back."""
@@ -66,7 +66,7 @@ class Ledger:
     ) -> Entry:
         """Book one attempt at a phase; the entry says who was asked, who answered, what it cost."""
         answered = list(arrived)
-        floats_down = int(self.floats_down(phase, era, selected).sum())
+        floats_down = sum(self.floats_down(phase, era, selected))
         floats_up = self.floats_up(phase) * len(answered)
         if phase.kept:
             self.holders.update(dict.fromkeys(answered, era))

@@ -155,7 +155,7 @@ def _seconds(
     if plan.federation.availability != "latency":
         return None
     width = plan.layout.dtype.itemsize
-    down = ledger.floats_down(phase, plan.algorithm.era(at.number), selected) * width
+    down = np.array(ledger.floats_down(phase, plan.algorithm.era(at.number), selected)) * width
     up = ledger.floats_up(phase) * width
     return response_seconds(plan.federation, at, phase, attempt, selected, down, up)
 

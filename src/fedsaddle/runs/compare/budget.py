@@ -97,7 +97,7 @@ def _book(
         selected = _selected(federation, at, phase, attempt)
         seconds = None
         if federation.availability == "latency":
-            down = ledger.floats_down(phase, era, selected) * width
+            down = np.array(ledger.floats_down(phase, era, selected)) * width
             up = ledger.floats_up(phase) * width
             seconds = response_seconds(federation, at, phase, attempt, selected, down, up)
         asked = answering(federation, selected, names, at, phase.draw_key, attempt, seconds)
