@@ -3,9 +3,11 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,8 +18,11 @@ PATIENCE = 600.0
 """Seconds to wait for an answer; the first round of a contestant may compile for minutes."""
 
 
-def processor_seconds(process: int) -> float | None:
-    """What a process and its living descendants have used so far; None where no /proc tells."""
+def family_of(process: int) -> dict[int, float]:
+    """A process and its living descendants, and the processor's seconds that each has used so far.
+
+    Nobody where no /proc tells.
+    """
     used, children = {}, defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -27,12 +32,10 @@ def processor_seconds(process: int) -> float | None:
         number = int(path.parent.name)
         children[int(fields[1])].append(number)
         used[number] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    if process not in used:
-        return None
-    family = [process]
+    family = [process] if process in used else []
     for member in family:  # grows as it goes
         family += children[member]
-    return sum(used[member] for member in family)
+    return {member: used[member] for member in family}
 
 
 class Contestant:
@@ -61,7 +64,20 @@ class Contestant:
 
     def processor_seconds(self) -> float | None:
         """What it has used so far: unlike the time of a round, hardly touched by other work."""
-        return processor_seconds(self._process.pid)
+        family = family_of(self._process.pid)
+        return sum(family.values()) if family else None
+
+    def rest(self) -> None:
+        """Hold it, while others take their turns: some are busy even when they only wait."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for member in family_of(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(member, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -89,6 +105,7 @@ class Contestant:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.wake()
         try:
             self._process.communicate(timeout=60)  # the end of its input is the end of its work
         except (subprocess.TimeoutExpired, BrokenPipeError):

@@ -80,9 +80,11 @@ class Entry:
         if self.reason is not None:
             return
         try:
+            self._contestant.wake()
             before = self._contestant.processor_seconds()
             self.seconds += [self._contestant.round() for _ in range(count)]
             after = self._contestant.processor_seconds()
+            self._contestant.rest()
         except Unavailable as error:
             self.reason = str(error)
             return

@@ -36,7 +36,8 @@ def test_statistics_follow_the_passes_and_are_used(name: str) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.BatchNorm1d(2, momentum=MOMENTUM), nn.Linear(2, 1))
     data = data_of_one_value()
-    result = fedsaddle.train(problem_for(name), data, name, model=network, rounds=ROUNDS)
+    options = {"model": network, "rounds": ROUNDS, "engine": {"dtype": "float64"}}
+    result = fedsaddle.train(problem_for(name), data, name, **options)
     mean = float(result.x["0.running_mean"][0])
     passes = math.log(1 - mean / VALUE, MOMENTUM) if mean < VALUE else math.inf
     if math.isfinite(passes):
@@ -44,7 +45,7 @@ def test_statistics_follow_the_passes_and_are_used(name: str) -> None:
         assert passes == pytest.approx(round(passes), abs=1e-2)
     else:  # so many passes that rounding has the last word
         assert mean == pytest.approx(VALUE)
-    assert torch.equal(result.model[0].running_mean, result.x["0.running_mean"])
+    assert torch.equal(result.model[0].running_mean, result.x["0.running_mean"].float())
     rows = torch.from_numpy(data.test.indices)
     with torch.no_grad():
         right = (result.model(data.take(rows)).squeeze(1) > 0).long() == data.labels[rows]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
@@ -51,6 +52,26 @@ def test_a_round_when_told(peers, tmp_path):
         assert contestant.versions == {"good": "1.0"}
         assert all(0 <= contestant.round() < 1 for _ in range(3))
         assert 0 < contestant.processor_seconds() < 60
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc tells of processes")
+def test_a_contestant_is_held_while_others_take_their_turns(peers, tmp_path):
+    module = peers("contestant")
+    with module.Contestant(script(tmp_path, GOOD)) as contestant:
+        (process,) = module.family_of(contestant._process.pid)
+        contestant.rest()
+        assert state_of(process) == "T"
+        contestant.wake()
+        assert state_of(process) in "RS"
+        assert contestant.round() < 1
+        contestant.rest()
+    assert contestant._process.poll() == 0, "it ends, though it was held"
+
+
+def state_of(process):
+    """Stopped (T), sleeping (S), ...; a signal takes a moment."""
+    time.sleep(0.2)
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_contestant_that_fails_says_why(peers, tmp_path):

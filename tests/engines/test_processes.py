@@ -203,7 +203,7 @@ def test_replies_are_added_up_where_they_are_computed(workers):
     torch.testing.assert_close(expected, weights.float() @ single.vectors["z"] / 14)
     plain = every.mean("z")
     (answer,) = engine.ask(*question, weights)
-    replies = Replies(clients, answer.vectors, weights, torch.ones(5), answer.sums)
+    replies = Replies(clients, answer.vectors, weights, torch.ones(5), answer.means)
     torch.testing.assert_close(replies.mean("z", weights), expected)
     assert list(replies.vectors) == ["z"]
     assert not isinstance(replies.vectors, dict), "nobody has looked at a single one"

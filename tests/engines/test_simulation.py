@@ -135,17 +135,17 @@ def test_a_client_that_answers_nan_is_refused_and_named_and_the_round_goes_on():
 
 
 class Watched(LocalSGDA):
-    """Notes whether the server was given sums."""
+    """Notes whether the server was given means."""
 
     given: ClassVar[list[bool]] = []
 
     def average(self, at, state, replies):
-        self.given.append(replies.sums is not None)
+        self.given.append(replies.means is not None)
         return super().average(at, state, replies)
 
 
 @pytest.mark.parametrize("last", [1.0, 100.0])
-def test_the_server_gets_sums_unless_somebody_in_them_is_refused(last):
+def test_the_server_gets_means_unless_somebody_in_them_is_refused(last):
     rows = [torch.ones(5, 1) for _ in range(3)]
     data = FederatedData.from_clients([*rows, last * torch.ones(5, 1)], test=0, validation=0)
     Watched.given.clear()

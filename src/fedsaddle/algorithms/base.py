@@ -105,8 +105,8 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Sums of clients' vectors, each client's times its weight."""
+class Means:
+    """Means of clients' vectors, each client counted by its weight."""
 
     weights: Tensor
     vectors: Vectors
@@ -122,8 +122,8 @@ class Replies:
     rows: Tensor
     draws: Tensor
     """How often each was drawn: once, unless a phase draws with replacement."""
-    sums: Sums | None = None
-    """What an engine has added up already."""
+    means: Means | None = None
+    """What an engine has averaged already."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -131,16 +131,13 @@ class Replies:
     def mean(self, name: str, weights: Tensor | None = None) -> Tensor:
         """The average of one vector over the responders, uniform over draws unless weighted."""
         weights = (self.draws if weights is None else weights).double()
-        return self._sum(name, weights) / float(weights.sum())
+        if self.means is not None and torch.equal(weights, self.means.weights):
+            return self.means.vectors[name]
+        stack = self.vectors[name]
+        return weights.to(stack.dtype) @ stack / float(weights.sum())
 
     def sum(self, name: str) -> Tensor:
-        return self._sum(name, torch.ones(len(self), dtype=torch.float64))
-
-    def _sum(self, name: str, weights: Tensor) -> Tensor:
-        if self.sums is not None and torch.equal(weights, self.sums.weights):
-            return self.sums.vectors[name]
-        stack = self.vectors[name]
-        return weights.to(stack.dtype) @ stack
+        return len(self) * self.mean(name, torch.ones(len(self)))
 
 
 ClientFunction = Callable[[Round, Vectors, Vectors, Client], tuple[Vectors, Vectors]]

@@ -32,7 +32,7 @@ class Arena:
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype, self._used = dtype, 0
+        self._dtype, self._used, self._size = dtype, 0, 0
         if hasattr(os, "memfd_create"):
             self._file = os.memfd_create("fedsaddle")
         else:
@@ -50,8 +50,9 @@ class Arena:
         found = Place(self._used, rows, columns)
         self._used += -(-rows * columns // 16) * 16  # starts at a cache line
         size = self._used * self._dtype.itemsize
-        if os.fstat(self._file).st_size < size:
-            os.ftruncate(self._file, max(size, 2 * os.fstat(self._file).st_size))
+        if self._size < size:
+            self._size = max(size, 2 * self._size)
+            os.ftruncate(self._file, self._size)
         return found
 
     def put(self, vectors: Mapping[str, Tensor]) -> dict[str, Place]:

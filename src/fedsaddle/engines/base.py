@@ -24,9 +24,9 @@ class Engine(Protocol):
     ) -> list[Answer]:
         """These clients' replies in round `number`; their new memory waits for `commit`.
 
-        With weights, an engine may add them up on the way, each times its client's weight, and
-        keep single ones only where somebody looks at them. `measured`: how far they are from what
-        the server holds is asked for.
+        With weights, an engine may take their means on the way, each client counted by its weight,
+        and keep single ones only where somebody looks at them. `measured`: how far they are from
+        what the server holds is asked for.
         """
         ...
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm, Members, Phase
-from fedsaddle.algorithms.base import Sums, Vectors, length
+from fedsaddle.algorithms.base import Means, Vectors, length
 from fedsaddle.data import FederatedData, Rows
 from fedsaddle.engines.arena import Arena
 from fedsaddle.engines.clients import FULL_BATCH, Setup
@@ -139,9 +139,8 @@ class Simulation:
         measured: bool = False,
     ) -> list[Answer]:
         single = weights is None or phase.name in self._looked_at
-        if weights is None:
-            weights = torch.ones(len(clients))
-        return self._ask(phase, number, clients, received, weights, measured, single)
+        counted = torch.ones(len(clients)) if weights is None else weights
+        return self._ask(phase, number, clients, received, counted.double(), measured, single)
 
     def _ask(
         self,
@@ -153,7 +152,7 @@ class Simulation:
         measured: bool,
         single: bool,
     ) -> list[Answer]:
-        """With single replies, or with their sums alone."""
+        """With single replies, or with their means alone."""
         self.memory.enter(self._setup.algorithm.era(number))
         arena, widths = self._arena, wire_up(phase, self._setup.layout)
         arena.clear()
@@ -166,7 +165,7 @@ class Simulation:
             arena.put(self.memory.read(clients)),
             {name: arena.place(n, width) for name, width in widths.items() if single},
             {name: arena.place(len(stacks), width) for name, width in widths.items()},
-            weights.tolist(),
+            (weights / weights.sum()).tolist(),
             measured,
         )
         lists = [rows.tolist() for rows in stacks]
@@ -190,13 +189,14 @@ class Simulation:
             for name, some in outcome.broken.items():
                 broken[name] += rows[some].tolist()
         self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
+        once = torch.ones(len(stacks), dtype=self._setup.layout.dtype)
         # stacks in order, whoever had them
-        sums = {name: arena[place].sum(dim=0) for name, place in work.sums.items()}
+        means = {name: torch.mv(arena[place].t(), once) for name, place in work.sums.items()}
         vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
         if not single:
             again = partial(self._single, phase, number, clients, received, weights)
             vectors = _WhenLookedAt(widths, again)
-        whole = Answer(clients, vectors, broken, moved, Sums(weights.double(), sums))
+        whole = Answer(clients, vectors, broken, moved, Means(weights, means))
         return [*([whole.without(absent)] if len(absent) < n else []), *odd]
 
     def _single(

@@ -31,11 +31,11 @@ class PhaseWork:
     memory: Places
     """One row per client: what it remembers, then what it will, once its reply is used."""
     replies: Places
-    """One row per client; nothing where their sums are enough."""
+    """One row per client; nothing where their means are enough."""
     sums: Places
-    """One row per stack."""
+    """One row per stack: its part of the means."""
     weights: list[float]
-    """How each client counts in the sums."""
+    """Each client's share in the means."""
     measured: bool
     """Whether to say how far they are from what the server holds."""
 

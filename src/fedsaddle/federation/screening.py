@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsaddle.algorithms.base import Sums
+from fedsaddle.algorithms.base import Means
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Answer:
     looked for them already, and at shapes too."""
     moved: np.ndarray | None = None
     """How far each reply is from what the server holds, where an engine has measured it."""
-    sums: Sums | None = None
-    """The vectors added up, where an engine has done so."""
+    means: Means | None = None
+    """The means of the vectors, where an engine has taken them."""
 
     def without(self, rows: Collection[int]) -> "Answer":
         """The answer of the other clients."""

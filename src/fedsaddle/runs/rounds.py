@@ -120,8 +120,8 @@ def gather(
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
             replies = _replies(plan, clients, selected, draws)
-            sums = answers[0].sums if np.array_equal(clients, answers[0].clients) else None
-            return replace(replies, vectors=vectors, sums=sums)
+            means = answers[0].means if np.array_equal(clients, answers[0].clients) else None
+            return replace(replies, vectors=vectors, means=means)
     raise _no_quorum(plan, at, phase, entries[-1])
 
 
