@@ -103,8 +103,8 @@ class Simulation:
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
         self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
-        self._looked_at: set[str] = set()
-        """Phases in whose replies the server looks at single ones."""
+        self._kept: set[str] = set()
+        """Phases whose single replies are kept: the server looks at them, or refused one."""
         self._scorer: Scorer | None = None
         self._workers: Workers | None = None
         keep_memory()
@@ -138,7 +138,7 @@ class Simulation:
         weights: Tensor | None = None,
         measured: bool = False,
     ) -> list[Answer]:
-        single = weights is None or phase.name in self._looked_at
+        single = weights is None or phase.name in self._kept
         counted = torch.ones(len(clients)) if weights is None else weights
         return self._ask(phase, number, clients, received, counted.double(), measured, single)
 
@@ -172,6 +172,7 @@ class Simulation:
         tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(lists)]
         outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
         if not single and any(not outcome.good for outcome in outcomes):
+            self._kept.add(phase.name)
             return self._ask(phase, number, clients, received, weights, measured, single=True)
         moved = np.zeros(n) if measured else None
         broken: dict[str, list[int]] = {name: [] for name in widths}
@@ -203,7 +204,7 @@ class Simulation:
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
     ) -> Vectors:
         """Replies that were only added up; in this phase they will be kept from now on."""
-        self._looked_at.add(phase.name)
+        self._kept.add(phase.name)
         (answer,) = self._ask(phase, number, clients, received, weights, False, single=True)
         return {name: vector.clone() for name, vector in answer.vectors.items()}
 
