@@ -116,7 +116,7 @@ def test_ctrl_c_on_a_terminal_says_how_to_resume(tmp_path):
     reader, terminal = pty.openpty()
     out = tmp_path / "c"
     command = [sys.executable, "-m", "fedsaddle", "compare", "--algorithms", "codasca", *QUICK]
-    command += ["--seeds", "1", "--rounds", "5000", "--out", str(out)]
+    command += ["--seeds", "1", "--rounds", "100000", "--out", str(out)]  # for minutes
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, text=True)
     os.close(terminal)
     limit = time.monotonic() + 300
