@@ -117,7 +117,9 @@ def test_ctrl_c_on_a_terminal_says_how_to_resume(tmp_path):
     out = tmp_path / "c"
     command = [sys.executable, "-m", "fedsaddle", "compare", "--algorithms", "codasca", *QUICK]
     command += ["--seeds", "1", "--rounds", "100000", "--out", str(out)]  # for minutes
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run in background
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     os.close(terminal)
     limit = time.monotonic() + 300
     shown = b""

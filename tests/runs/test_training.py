@@ -283,3 +283,13 @@ def test_heart_disease_reports_every_hospital(data_root):
     assert sites["switzerland"]["n_negative"] == 2
     assert sites["switzerland"]["auc"] is not None
     assert result.evaluation["summary"]["test/auc"] > 0.8
+
+
+def test_many_stages_end_in_rest_and_not_in_divergence():
+    """After a hundred stages the step size is below what a float can be."""
+    method = CODASCA(stage_rounds=1, batch_size=16, learning_rate=1.0)
+    assert method.rate(99) < torch.finfo(torch.float32).tiny
+    result = fedsaddle.train("auc", SMALL, method, rounds=100)
+    assert result.stopped is None
+    assert result.history[-1]["round"] == 100
+    assert result.history[-1]["test/auc"] > 0.9

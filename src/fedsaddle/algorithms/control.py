@@ -12,6 +12,7 @@ client its own (c_i), both zero at first and both in saddle-gradient signs:
 N counts all clients, so that c stays the mean of all c_i when only some take part.
 """
 
+import torch
 from torch import Tensor
 
 from fedsaddle.algorithms.base import Replies, Round, Vectors
@@ -23,7 +24,12 @@ def drift(received: Vectors, memory: Vectors) -> Tensor:
 
 
 def change(received: Vectors, z: Tensor, travel: float) -> Tensor:
-    """`Δc_i` of a client that is now at `z`; `travel` is `Kη`, its steps times their size."""
+    """`Δc_i` of a client that is now at `z`; `travel` is `Kη`, its steps times their size.
+
+    Nothing once η has fallen, stage by stage, below what a float can be: nobody moves any more.
+    """
+    if travel < torch.finfo(z.dtype).tiny:
+        return torch.zeros_like(z)
     return (received["z"] - z) / travel - received["control"]
 
 
