@@ -27,7 +27,7 @@ def main() -> None:
         torch.set_num_threads(asked.plain)
         one_round = plain_loop(case, data)
     else:
-        options = EngineOptions(workers=asked.workers, compile=asked.compile)
+        options = EngineOptions(device="cpu", workers=asked.workers, compile=asked.compile)
         one_round = Simulator(case, data, options)
     while turns.next():
         one_round(number)

@@ -113,8 +113,8 @@ class Layout:
 
     def on_parts(self, on_x: float, on_y: float) -> Tensor:
         """A factor with one number on the primal part and another on the dual part."""
-        if on_x == on_y or not self.dy:  # one number for all: no vector has to be read
-            return torch.tensor(on_x, device=self.device, dtype=self.dtype)
+        if on_x == on_y or not self.dy:  # one number for all, on any device
+            return torch.tensor(on_x, dtype=self.dtype)
         factor = torch.full((self.d,), on_x, dtype=self.dtype, device=self.device)
         factor[self.dx :] = on_y
         return factor

@@ -91,7 +91,7 @@ def add(arena, place, number):
 def test_growth_is_seen_by_both_sides(arena):
     small = arena.place(2, 3)
     arena[small].fill_(1.0)
-    workers = Workers(2, arena)
+    workers = Workers(2, lambda worker: (arena,))
     try:
         assert workers.run([(add, (small, 1.0))]) == [12.0]
         assert float(arena[small].sum()) == 12.0

@@ -18,9 +18,13 @@ from fedsaddle.errors import UserError
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork processes")
 
 
+def shared(worker: int) -> tuple[str, int]:
+    return "shared", 10
+
+
 @pytest.fixture
 def workers(request):
-    made = Workers(2, "shared", 10)
+    made = Workers(2, shared)
     yield made
     made.close()
 
@@ -74,6 +78,27 @@ def test_results_are_in_the_tasks_order_whatever_was_done_first(workers, tmp_pat
     assert workers.run(tasks) == [0, ("shared", 10), ("shared", 20), 3]
 
 
+def given(k, pid):
+    return k, os.getpid() == pid
+
+
+def test_each_worker_is_given_its_own_and_one_that_cannot_start_is_done_without():
+    def share(worker: int) -> tuple[int, int]:
+        if worker == 1:
+            raise MemoryError("no room\nfor worker 1")
+        return worker, os.getpid()
+
+    with pytest.warns(UserWarning, match=r"^1 of 3 worker processes .* done without \(no room\)$"):
+        made = Workers(3, share)
+    try:
+        assert len(pids(made)) == 1
+        results = made.run([(given, ())] * 200)
+        assert {own for _, own in results} == {True}, "asked for in the worker's own process"
+        assert {worker for worker, _ in results} <= {0, 2}
+    finally:
+        made.close()
+
+
 def note(name, ten, path, k):
     with open(path, "a") as file:
         file.write(f"{k}\n")
@@ -81,7 +106,7 @@ def note(name, ten, path, k):
 
 
 def test_the_largest_are_begun_first(tmp_path):
-    one = Workers(1, "shared", 10)
+    one = Workers(1, shared)
     try:
         path = tmp_path / "order"
         tasks = [(note, (str(path), k)) for k in range(5)]
@@ -198,7 +223,7 @@ def test_a_worker_that_was_ended_between_two_rounds_is_noticed(workers):
 
 
 def test_after_close_all_have_ended():
-    made = Workers(3, "shared", 10)
+    made = Workers(3, shared)
     begun = pids(made)
     made.run([(told, (k,)) for k in range(5)])
     assert all(map(alive, begun))
@@ -228,7 +253,7 @@ def busy(*shared):
     print("busy", os.getpid(), flush=True)
     time.sleep(1)
 
-workers = Workers(3)
+workers = Workers(3, lambda worker: ())
 workers.run([(pid, ())] * 3)
 print(*[p.pid for p in workers._processes], flush=True)
 if sys.argv[1] == "busy":

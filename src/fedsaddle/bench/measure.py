@@ -109,7 +109,7 @@ def runners(workers: int, compiled: bool) -> dict[str, EngineOptions]:
         for compile_steps in (False, True) if compiled else (False,):
             name = f"fedsaddle, {count} worker{'s' if count > 1 else ''}"
             name += ", compiled" if compile_steps else ""
-            found[name] = EngineOptions(workers=count, compile=compile_steps)
+            found[name] = EngineOptions(device="cpu", workers=count, compile=compile_steps)
     return found
 
 

@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +43,15 @@ class Setup:
     compile: bool = False
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Time spent in this process, by what it was spent on."""
+
+    def on(self, device: str) -> "Setup":
+        """The same on a device, and rows that are in memory, in its memory."""
+        if device == self.layout.device:
+            return self
+        inputs, labels = self.data.inputs, self.data.labels.to(device)
+        there = inputs.to(device) if isinstance(inputs, Tensor) else inputs
+        data = replace(self.data, inputs=there, labels=labels)
+        return replace(self, data=data, layout=replace(self.layout, device=device))
 
     @cached_property
     def oracle(self) -> Oracle:
@@ -206,7 +215,7 @@ class ClientStack:
             total[group] += self._oracle.statistics(points[group], self.carried[group], batch)
         return total
 
-    def _full_batches(self) -> Iterator[tuple[list[int], Batch, float]]:
+    def _full_batches(self) -> Iterator[tuple[slice | Tensor, Batch, float]]:
         """All rows in large passes: clients of one size together, and each pass's share of them."""
         all_rows = [self._setup.data.train[int(client)] for client in self._clients]
         for size in sorted({len(rows) for rows in all_rows}):
@@ -215,7 +224,14 @@ class ClientStack:
             for start in range(0, size, FULL_BATCH):
                 rows = stacked[:, start : start + FULL_BATCH]
                 batch = self._batch(*self._rows(rows), self._clients[group], "all rows", start)
-                yield group, batch, rows.shape[1] / size
+                yield places(group, self.layout.device), batch, rows.shape[1] / size
+
+
+def places(rows: list[int], device: str = "cpu") -> slice | Tensor:
+    """An index for these rows of a matrix; it gives a view of them where they are neighbours."""
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
 
 
 def run_stack(
@@ -236,7 +252,7 @@ def run_stack(
     stack = ClientStack(setup, clients, received.pop("carried", nothing), number, phase_name)
     at = Round(number, setup.seed, layout, setup.problem, setup.members)
     noise = keyed.number(setup.seed, "noise", int(clients[0]), number, phase_name)
-    with _seeded(noise):  # by the stack, not by the order of work
+    with _seeded(noise, layout.device):  # by the stack, not by the order of work
         reply, memory = phase.client(at, received, memory, stack)
         take_steps([*reply.values(), *memory.values()])
     reply = {name: reply[name] for name in phase.up if name in reply}
@@ -246,9 +262,11 @@ def run_stack(
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seeded(seed: int, device: str) -> Iterator[None]:
     """What draws from torch's own generator, and is no dropout layer, draws from this seed."""
     before = torch.get_rng_state()
+    if device != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for CUDA each time
     try:
         yield

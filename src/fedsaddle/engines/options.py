@@ -17,9 +17,11 @@ class EngineOptions(BaseModel):
         0,
         ge=0,
         description="processes; the result does not depend on it (0: one per core, where rounds "
-        "are long enough)",
+        "are long enough, or one per CUDA device)",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA when present")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: every CUDA device, where there is one"
+    )
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
     clients: Literal["stack", "vmap", "loop"] = Field(
         "stack",
@@ -27,10 +29,13 @@ class EngineOptions(BaseModel):
         "(for debugging)",
     )
     stack_size: int = Field(
-        0, ge=0, description="clients moved at once (0: as many as the processor's cache holds)"
+        0,
+        ge=0,
+        description="clients moved at once (0: what the processor's cache or a device is good for)",
     )
     compile: Literal["auto"] | bool = Field(
-        "auto", description="compile the gradients (auto: in a long run, if there is a compiler)"
+        "auto",
+        description="compile the gradients (auto: in a long run on a CPU with a compiler)",
     )
     memory_mb: float = Field(512.0, gt=0, description="client memory beyond this lies on disk")
     sites: list[str] = Field(

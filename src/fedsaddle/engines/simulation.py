@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,14 @@ from fedsaddle.engines.clients import FULL_BATCH, Setup
 from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_per_round
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
-from fedsaddle.engines.tasks import PhaseWork, loss_of_rows, passes, predict_rows, work_on_phase
-from fedsaddle.engines.workers import Task, Workers, can_fork, keep_memory, one_thread
+from fedsaddle.engines.tasks import (
+    PhaseWork,
+    loss_of_rows,
+    metrics_of_problem,
+    predict_rows,
+    work_on_phase,
+)
+from fedsaddle.engines.workers import Task, Workers, can_fork, keep_memory
 from fedsaddle.errors import UserError
 from fedsaddle.federation import Answer
 from fedsaddle.federation.ledger import wire_up
@@ -32,7 +38,7 @@ from fedsaddle.keyed import generator
 from fedsaddle.layout import Layout
 from fedsaddle.metrics import SiteEvaluation, evaluate_site
 from fedsaddle.metrics.generative import Scorer, cache_folder, train_scorer
-from fedsaddle.problems import Batch, Problem
+from fedsaddle.problems import Problem
 from fedsaddle.problems.compiled import can_compile
 
 OBJECTIVE_CLIENTS = 64
@@ -47,12 +53,17 @@ CACHED = 13 * 2**19
 """Bytes of parameters in a stack that a processor's caches still cope with."""
 LARGEST_STACK = 8
 """More clients at once are hardly faster, and fewer stacks keep fewer cores busy."""
+ON_A_DEVICE, LARGEST_ON_A_DEVICE = 2**28, 128
+"""The same for a CUDA device, which many small layers at once keep busy."""
 
 
-def _device(wanted: str) -> str:
-    if wanted == "cuda" and not torch.cuda.is_available():
+def _devices(wanted: str) -> list[str]:
+    """Every CUDA device, where there is any and it is wanted, or the CPU."""
+    # the count leaves CUDA alone: what is in use here could not be used by a forked process
+    number = 0 if wanted == "cpu" else torch.cuda.device_count()
+    if wanted == "cuda" and not number:
         raise UserError("engine.device: there is no CUDA device here; use 'cpu' or 'auto'.")
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    return [f"cuda:{k}" for k in range(number)] or ["cpu"]
 
 
 class _WhenLookedAt(Mapping[str, Tensor]):
@@ -90,10 +101,7 @@ class Simulation:
         clients_per_round: int = 0,
         rounds: int = 1,
     ) -> None:
-        device = _device(options.device)
-        layout = replace(layout, device=device)
-        if device != "cpu" and isinstance(data.inputs, torch.Tensor):
-            data = replace(data, inputs=data.inputs.to(device), labels=data.labels.to(device))
+        self._devices = _devices(options.device)
         self._setup = Setup(problem, algorithm, data, layout, members, seed, options.clients)
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
@@ -116,18 +124,24 @@ class Simulation:
         workers, compile = self._options.workers, self._options.compile
         if workers > 1 and not can_fork():
             raise UserError("engine.workers: this system cannot fork processes; use 1.")
-        if workers > 1 and self._setup.layout.device != "cpu":
-            raise UserError("engine.workers: a CUDA device takes one process; use 1.")
+        if not self._on_cpu:
+            number = len(self._devices)
+            if workers > number:
+                raise UserError(f"engine.workers: a CUDA device takes one process; use {number}.")
+            return workers or (number if can_fork() else 1), compile is True
         if workers and compile != "auto":
             return workers, compile
         operations = operations_per_round(self._setup, clients_per_round)
-        on_cpu = self._setup.layout.device == "cpu"
         if not workers:
-            many = on_cpu and can_fork() and operations > WORTH_WORKERS
+            many = can_fork() and operations > WORTH_WORKERS
             workers = len(os.sched_getaffinity(0)) if many else 1
         if compile == "auto":
-            compile = operations * rounds > WORTH_COMPILING and (not on_cpu or can_compile())
+            compile = operations * rounds > WORTH_COMPILING and can_compile()
         return workers, compile
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self._devices == ["cpu"]
 
     def ask(
         self,
@@ -211,27 +225,39 @@ class Simulation:
     def _run(self, tasks: list[Task], costs: list[float] | None = None) -> list[Any]:
         """Every task's result."""
         if self._workers is None:
-            self._workers = Workers(self._n_workers, self._setup, self._arena)
+            self._workers = Workers(self._n_workers, self._share)
         return self._workers.run(tasks, costs)
+
+    def _share(self, worker: int) -> tuple[Setup, Arena]:
+        """What a worker's tasks share, on its device."""
+        device = "cpu" if self._on_cpu else self._devices[worker]
+        if device != "cpu":
+            torch.get_device_module(device).set_device(device)
+        return self._setup.on(device), self._arena
 
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.
 
         An even number where there are two clients or more, all of about the same size: cores mostly
-        come in pairs, and results are not to depend on how many there are.
+        come in pairs, and results are not to depend on how many there are. On CUDA devices there is
+        a stack for each at least.
         """
         sizes = self._setup.batch_rows(clients)
         for size in sorted({*sizes.tolist()}):
             group = np.flatnonzero(sizes == size)
             n, stacks = len(group), -(-len(group) // self._stack_size)
             if not self._options.stack_size:
-                stacks = min(stacks + stacks % 2, n)
+                enough = stacks + stacks % 2 if self._on_cpu else max(stacks, self._n_workers)
+                stacks = min(enough, n)
             yield from (group[n * j // stacks : n * (j + 1) // stacks] for j in range(stacks))
 
     @property
     def _stack_size(self) -> int:
         point = self._setup.layout.d * self._setup.layout.dtype.itemsize
-        return self._options.stack_size or min(LARGEST_STACK, max(1, CACHED // max(point, 1)))
+        largest, room = LARGEST_STACK, CACHED
+        if not self._on_cpu:
+            largest, room = LARGEST_ON_A_DEVICE, ON_A_DEVICE
+        return self._options.stack_size or min(largest, max(1, room // max(point, 1)))
 
     def _rows_of(self, clients: np.ndarray) -> float:
         offsets = self._setup.data.train.offsets
@@ -253,7 +279,7 @@ class Simulation:
         listed = list(range(len(names))) if every else np.flatnonzero(rows.counts).tolist()
         outputs = self._predict(z, carried, rows.indices)
         losses = self._losses(z, carried, [rows[site] for site in listed]) if few else None
-        labels = data.labels.cpu().numpy()[rows.indices]
+        labels = data.labels.numpy()[rows.indices]
         findings = data.classes if data.task == "multilabel" else ()
         report = partial(evaluate_site, binned=self._binned, findings=findings)
         sites = []
@@ -285,18 +311,13 @@ class Simulation:
         return places["z"], places["carried"]
 
     def extra(self, z: Tensor, carried: Tensor, split: str) -> dict[str, float]:
-        setup, device = self._setup, self._setup.layout.device
-        if not setup.problem.extra:
+        if not self._setup.problem.extra:
             return {}
-        rows: Rows = getattr(setup.data, split)
-
-        def total(function: Callable[[Batch], Tensor]) -> Tensor:
-            parts = (function(batch) for batch in passes(setup, rows.indices))
-            return reduce(torch.add, parts)
-
-        x, y = setup.layout.unflatten(z.to(device), carried.to(device).clone())
-        with one_thread(), torch.no_grad():
-            return setup.problem.extra_metrics(x, y, total, self._judge())
+        rows: Rows = getattr(self._setup.data, split)
+        judge = self._judge()
+        point = self._point(z, carried)
+        (metrics,) = self._run([(metrics_of_problem, (*point, rows.indices, judge))])
+        return metrics  # type: ignore[no-any-return]
 
     def _judge(self) -> Scorer | None:
         """A classifier trained on all clients' rows: a simulation may, a network may not."""
@@ -306,9 +327,8 @@ class Simulation:
         if self._scorer is None:
             rows = np.sort(data.train.indices)
             chosen = torch.from_numpy(rows[:: max(1, len(rows) // SCORER_ROWS)])
-            inputs, labels = data.take(chosen.to(data.labels.device)), data.labels[chosen]
-            scorer = train_scorer(inputs, labels, data.n_classes, cache=cache_folder())
-            self._scorer = scorer.to(self._setup.layout.device)
+            inputs, labels = data.take(chosen), data.labels[chosen]
+            self._scorer = train_scorer(inputs, labels, data.n_classes, cache=cache_folder())
         return self._scorer
 
     def objective(self, z: Tensor, carried: Tensor) -> float:

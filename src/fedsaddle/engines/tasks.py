@@ -1,7 +1,8 @@
 """What a process of a simulation is asked to do; vectors come and go through the arena."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.engines.arena import Arena, Place
-from fedsaddle.engines.clients import FULL_BATCH, Setup, run_stack
+from fedsaddle.engines.clients import FULL_BATCH, Setup, places, run_stack
+from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import parts_of
@@ -64,7 +66,7 @@ def work_on_phase(
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
-        own, clients = _index(rows), np.array([work.clients[row] for row in rows])
+        own, clients = places(rows), np.array([work.clients[row] for row in rows])
         memory = {name: arena[place][own] for name, place in work.memory.items()}
         with setup.timed("client"):
             reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
@@ -91,13 +93,6 @@ def work_on_phase(
         "transport": spent["stack"] - spent["client"] - spent["sums"],
     }
     return Outcome({name: rows for name, rows in broken.items() if rows}, moved, seconds)
-
-
-def _index(rows: list[int]) -> slice | Tensor:
-    """Rows of a matrix; a view of them where they are neighbours."""
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return slice(rows[0], rows[-1] + 1)
-    return torch.tensor(rows)
 
 
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
@@ -155,6 +150,20 @@ def loss_of_rows(setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.
         loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
         total += float(loss) * len(batch.labels)
     return total / len(rows) if len(rows) else float("nan")
+
+
+def metrics_of_problem(
+    setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray, judge: Scorer | None
+) -> dict[str, float]:
+    """What a problem has to say of a point beyond its loss and its predictions."""
+    device = setup.layout.device
+    x, y = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device).clone())
+
+    def total(function: Callable[[Batch], Tensor]) -> Tensor:
+        return reduce(torch.add, (function(batch) for batch in passes(setup, rows)))
+
+    with torch.no_grad():
+        return setup.problem.extra_metrics(x, y, total, judge and judge.to(device))
 
 
 def passes(setup: Setup, rows: np.ndarray) -> Iterator[Batch]:

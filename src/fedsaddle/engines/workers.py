@@ -11,8 +11,10 @@ import multiprocessing
 import os
 import pickle
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,6 +24,8 @@ from fedsaddle.errors import UserError
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of the shared things and of these arguments."""
+Share = Callable[[int], tuple[Any, ...]]
+"""The things that a worker's tasks share, by its number."""
 Answer = tuple[int, bool, Any]
 """A task's place, whether all went well, and its result or its error."""
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -78,24 +82,53 @@ def one_thread() -> Iterator[None]:
 
 
 class Workers:
-    """`number` processes, this one among them. `shared`, as it is now, is told to every task."""
+    """`number` processes, this one, worker 0, among them.
 
-    def __init__(self, number: int, *shared: Any) -> None:
+    What `share` gives worker k, which asks for it once and in its own process, is told to each of
+    its tasks. This process asks last: a device that is in use here is lost to who is forked off.
+    A worker that cannot start is done without.
+    """
+
+    def __init__(self, number: int, share: Share) -> None:
         context = multiprocessing.get_context("fork" if number > 1 else None)
-        self._shared, self._next = shared, context.Value("l", 0)
+        self._next = context.Value("l", 0)
         self._core, *others = _cores(number)
         self._lines: list[Connection] = []
         self._processes = []
-        for core in others:
+        for worker, core in enumerate(others, start=1):
             here, there = context.Pipe()
             ours = [*self._lines, here]
+            own = partial(share, worker)
             process = context.Process(
-                target=_serve, args=(there, ours, core, self._next, shared), daemon=True
+                target=_serve, args=(there, ours, core, self._next, own), daemon=True
             )
             process.start()
             there.close()
             self._lines.append(here)
             self._processes.append(process)
+        self._shared = share(0)
+        self._dismiss({line: reason for line in self._lines if (reason := self._told(line))})
+
+    def _dismiss(self, reasons: dict[Connection, str]) -> None:
+        """Those who could not start."""
+        if not reasons:
+            return
+        warnings.warn(
+            f"{len(reasons)} of {1 + len(self._lines)} worker processes could not start and are "
+            f"done without ({next(iter(reasons.values()))})",
+            stacklevel=3,
+        )
+        for line in reasons:
+            place = self._lines.index(line)
+            self._processes.pop(place).join(5)
+            self._lines.pop(place).close()
+
+    def _told(self, line: Connection) -> Any:
+        """A worker's next message."""
+        try:
+            return line.recv()
+        except (EOFError, ConnectionError):
+            raise UserError(self._obituary(line)) from None
 
     def run(self, tasks: Sequence[Task], costs: Sequence[float] | None = None) -> list[Any]:
         """Every task's result, in order; an error of a task is raised when all are done."""
@@ -113,10 +146,7 @@ class Workers:
         with one_thread(), _on_core(self._core if others else None):
             answers = _answers(in_order, self._next, self._shared)
         for line in others:
-            try:
-                answers += line.recv()
-            except (EOFError, ConnectionError):
-                raise UserError(self._obituary(line)) from None
+            answers += self._told(line)
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
         for place, good, result in answers:
@@ -157,7 +187,7 @@ def _serve(
     ours: list[Connection],
     core: int | None,
     taken: Any,
-    shared: tuple[Any, ...],
+    share: Callable[[], tuple[Any, ...]],
 ) -> None:
     """A worker's life. It ends when the run does: nobody else may hold the other ends open."""
     for other_end in ours:
@@ -169,6 +199,14 @@ def _serve(
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if core is not None:
         os.sched_setaffinity(0, {core})
+    try:
+        shared = share()
+        # which torch refuses to a fork of a process where it has threads for a device
+        torch.zeros(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        line.send(str(error).partition("\n")[0])
+        return
+    line.send(None)
     while True:
         try:
             tasks = line.recv()

@@ -115,7 +115,7 @@ def build(
         if name not in parameters and not open_ended:
             hint = nearest(name, [key for key in parameters if key not in known])
             raise UserError(f"model.arguments: '{called}' has no argument '{name}'; {hint}")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keyed.torch_generator(seed, "weights").initial_seed())
         try:
             model = factory(**arguments, **options.arguments)
