@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-federation lint bench bench-peers docs clean
+.PHONY: demo test coverage test-federation lint bench bench-peers bench-growth docs clean
 
 demo: .venv/.installed
 	$(BIN)/python examples/demo.py
@@ -31,6 +31,9 @@ bench: .venv/.installed
 # Makes a virtual environment for every peer: some gigabytes, once.
 bench-peers: .venv/.installed
 	$(BIN)/python benchmarks/peers/run.py
+
+bench-growth: .venv/.installed
+	$(BIN)/python benchmarks/growth.py --out benchmarks/results/growth-$$(date +%F).json
 
 # The tables of the documentation are printed by commands, never typed.
 docs: .venv/.installed

@@ -97,6 +97,37 @@ def bench(path: Path) -> list[str]:
     ]
 
 
+def growth(path: Path) -> list[str]:
+    """Milliseconds by the number of clients, memory by the number of rounds, and the start."""
+    result = json.loads(path.read_text())
+    columns = ("clients", "of whom take part", "ms a round, median (minimum)")
+    rows = [
+        (
+            f"{row['clients']:,}",
+            str(row["selected"]),
+            f"{row['median_ms']:.1f} ({row['minimum_ms']:.1f})",
+        )
+        for row in result["crowds"]
+    ]
+    run, start = result["long_run"], result["start_up_seconds"]
+    memory = ", ".join(
+        f"{megabytes:.0f} MB after {int(number):,}"
+        for number, megabytes in run["megabytes"].items()
+    )
+    return [
+        "### Growth",
+        "",
+        header(result),
+        "",
+        *markdown(columns, rows),
+        "",
+        f"A run with its folder, in rounds: {memory}; {run['seconds']:.0f} s in all. To import "
+        f"torch and fedsaddle takes {start['import']:.1f} s, and a first run of one round, on the "
+        f"data that comes with scikit-learn, {start['one_round']:.1f} s after that.",
+        "",
+    ]
+
+
 def federation(path: Path) -> list[str]:
     """Seconds per phase on a real federation."""
     result = json.loads(path.read_text())
@@ -116,7 +147,7 @@ def federation(path: Path) -> list[str]:
 
 
 PARTS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
-    "speed.md": {"peers": peers, "bench": bench},
+    "speed.md": {"peers": peers, "bench": bench, "growth": growth},
     "deployment.md": {"federation": federation},
 }
 """Which kinds of results are on which page."""
