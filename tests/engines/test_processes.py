@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,8 +19,15 @@ from fedsaddle.algorithms.base import Replies
 from fedsaddle.data import FederatedData
 from fedsaddle.engines import EngineOptions, Simulation
 from fedsaddle.engines import simulation as simulation_module
-from fedsaddle.engines.clients import Setup
-from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_per_round
+from fedsaddle.engines.clients import ClientStack, Setup
+from fedsaddle.engines.effort import (
+    OPERATIONS_PER_SECOND,
+    SECONDS_PER_LAYER,
+    SECONDS_PER_PASS,
+    WORTH_COMPILING,
+    WORTH_FORKING,
+    effort_of_a_round,
+)
 from fedsaddle.engines.workers import can_fork
 from fedsaddle.errors import UserError
 from fedsaddle.problems import AUC, Risk
@@ -236,32 +244,70 @@ def simulation(data, problem, method, clients_per_round=0, rounds=1, **options) 
     )
 
 
+CORES = len(os.sched_getaffinity(0))
+
+
 def test_a_tiny_run_is_one_process_and_not_compiled():
-    engine = simulation(data_of(), AUC(model=network()), LocalSGDA(), rounds=100)
-    assert engine._decide(0, 100) == (1, False)
-    assert engine._decide(0, 10**4) == (1, False)
+    engine = simulation(data_of(), AUC(model=network()), LocalSGDA(local_steps=4))
+    assert engine._decide(0, 3) == (1, False)
+    one_step = simulation(data_of((40,)), AUC(model=network()), LocalSGDA(local_steps=1))
+    assert one_step._decide(0, 1000) == (1, False), "one stack for one process"
     result = fedsaddle.train("auc", data_of(), rounds=1)
     assert result.history
 
 
-def test_a_large_run_has_a_process_for_each_core_and_is_compiled(monkeypatch):
-    data = data_of((40,) * 4, (3000,))
-    problem = AUC(model=nn.Linear(3000, 1))
-    method = LocalSGDA(batch_size=30, local_steps=20)
-    engine = simulation(data, problem, method, workers=1, compile=False)
-    of_a_round = operations_per_round(engine._setup, 4)
-    assert of_a_round > WORTH_WORKERS
-    enough = int(WORTH_COMPILING / of_a_round) + 1
-    auto = simulation(data, problem, method, compile="auto", workers=0)
+@pytest.mark.parametrize("features", [3, 3000])
+def test_a_long_run_has_a_process_for_each_core_and_is_compiled(monkeypatch, features):
+    """Of small networks too: what a pass takes besides is most of it."""
+    data = data_of((40,) * 4, (features,))
+    problem = AUC(model=nn.Linear(features, 1))
+    auto = simulation(data, problem, LocalSGDA(batch_size=20, local_steps=20))
+    effort = effort_of_a_round(auto._setup, 4, stacks=2)
+    some, enough = WORTH_FORKING / effort.seconds, WORTH_COMPILING / effort.overhead
+    some, enough = int(some) + 1, int(enough) + 1
     monkeypatch.setattr(simulation_module, "can_compile", lambda: True)
-    cores = len(os.sched_getaffinity(0))
-    assert auto._decide(4, 1) == (cores, False)
-    assert auto._decide(4, enough - 2) == (cores, False)
-    assert auto._decide(4, enough) == (cores, True)
+    assert auto._decide(4, some - 2) == (1, False)
+    assert auto._decide(4, some) == (CORES, False)
+    assert auto._decide(4, enough - 2) == (CORES, False)
+    assert auto._decide(4, enough) == (CORES, True)
     monkeypatch.setattr(simulation_module, "can_compile", lambda: False)
-    assert auto._decide(4, enough) == (cores, False)
+    assert auto._decide(4, enough) == (CORES, False)
     monkeypatch.setattr(simulation_module, "can_fork", lambda: False)
-    assert auto._decide(4, 1) == (1, False)
+    assert auto._decide(4, enough) == (1, False)
+
+
+def test_every_size_of_minibatch_has_to_repay_its_own_programs(monkeypatch):
+    monkeypatch.setattr(simulation_module, "can_compile", lambda: True)
+    like, unlike = (
+        simulation(data_of(sizes), AUC(model=nn.Linear(3, 1)), LocalSGDA(batch_size=100))
+        for sizes in ((40, 40, 40, 40), (40, 50, 60, 70))
+    )
+    enough = int(WORTH_COMPILING / effort_of_a_round(unlike._setup, 4, stacks=4).overhead) + 1
+    assert like._decide(0, 2 * enough)[1]
+    assert not unlike._decide(0, 4 * enough - 4)[1]
+    assert unlike._decide(0, 4 * enough)[1]
+
+
+@pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler")
+@pytest.mark.parametrize(("sizes", "programs"), [((40, 40, 40), 2), ((40, 50, 60, 70, 80), 1)])
+def test_passes_over_all_rows_are_compiled_where_clients_have_few_sizes(sizes, programs):
+    """CDMA has such a pass and then steps on minibatches."""
+    engine = simulation(
+        data_of(sizes),
+        AUC(model=nn.Linear(3, 1)),
+        ALGORITHMS["cdma-ada"](batch_size=10, local_steps=1),
+        workers=1,
+        compile=True,
+    )
+    setup, clients = engine._setup, np.arange(3)
+    point = torch.zeros(3, setup.layout.d)
+    stack = ClientStack(setup, clients, torch.zeros(0), 0, "steps")
+    full = stack.full_gradient(point)
+    (batch,) = stack.minibatches(1)
+    assert stack.gradient(point, batch).abs().sum() > 0
+    assert len(setup.oracle._programs) == programs
+    plain = ClientStack(replace(setup, compile=False), clients, torch.zeros(0), 0, "steps")
+    torch.testing.assert_close(full, plain.full_gradient(point))
 
 
 @pytest.mark.parametrize("compile", [True, False])
@@ -282,18 +328,21 @@ def setup_of(data, problem, **options) -> Setup:
     return engine._setup
 
 
+def operations(setup: Setup, clients: int) -> float:
+    return effort_of_a_round(setup, clients, stacks=1).arithmetic * OPERATIONS_PER_SECOND
+
+
 def test_operations_of_a_linear_layer():
     """Six for each weight and row: two forwards, and, as if a layer were below, four back."""
     data = data_of((40, 25, 17), (50,))
     problem = Risk(model=nn.Linear(50, 1, bias=False))
     setup = setup_of(data, problem, batch_size=10, local_steps=7)
-    assert operations_per_round(setup, 0) == 6 * 50 * 10 * 7 * 3
-    assert operations_per_round(setup, 2) == 6 * 50 * 10 * 7 * 2
+    assert operations(setup, 3) == pytest.approx(6 * 50 * 10 * 7 * 3)
     most = int(data.train.counts.max())
     whole = setup_of(data, problem, batch_size=0, local_steps=1)
-    assert operations_per_round(whole, 1) == 6 * 50 * most
+    assert operations(whole, 1) == pytest.approx(6 * 50 * most)
     few = setup_of(data, problem, batch_size=1000, local_steps=1)
-    assert operations_per_round(few, 1) == 6 * 50 * most, "no more rows than there are"
+    assert operations(few, 1) == pytest.approx(6 * 50 * most), "no more rows than there are"
 
 
 def test_operations_of_a_convolution():
@@ -304,7 +353,16 @@ def test_operations_of_a_convolution():
     setup = setup_of(data, Risk(model=model), batch_size=4, local_steps=2)
     convolution = 6 * (3 * 25) * (8 * 8)
     head = 6 * 3
-    assert operations_per_round(setup, 2) == (convolution + head) * 4 * 2 * 2
+    assert operations(setup, 2) == pytest.approx((convolution + head) * 4 * 2 * 2)
+
+
+def test_what_a_pass_takes_besides_grows_with_the_layers():
+    deep = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    setup = setup_of(data_of((40, 25)), Risk(model=deep), batch_size=10, local_steps=7)
+    of_a_pass = SECONDS_PER_PASS + 3 * SECONDS_PER_LAYER
+    effort = effort_of_a_round(setup, clients=2, stacks=2)
+    assert effort.overhead == pytest.approx(2 * 7 * of_a_pass)
+    assert effort.seconds == effort.arithmetic + effort.overhead
 
 
 # --- compiled runs --------------------------------------------------------------------------------

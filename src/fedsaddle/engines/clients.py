@@ -25,6 +25,8 @@ from fedsaddle.problems.pieces import Pieces, gradient, take_steps
 
 FULL_BATCH = 1024
 """Rows per pass where all of a client's rows are used: large enough to fill the processor."""
+FEW_SIZES = 4
+"""Numbers of rows for which passes over all rows are compiled, each by itself."""
 GATHERED = 2**20
 """Numbers of input that are gathered at once, for as many steps as that is enough for."""
 
@@ -57,6 +59,13 @@ class Setup:
     def oracle(self) -> Oracle:
         """The one of this process: what it compiled, and how it fell back, stays with it."""
         return Oracle(self.problem, self.layout, self.mode, self.compile)
+
+    @cached_property
+    def oracle_of_all_rows(self) -> Oracle:
+        """For passes over a client's rows: compiled only where few programs are enough for all."""
+        if not self.compile or len(np.unique(self.data.train.counts)) <= FEW_SIZES:
+            return self.oracle
+        return Oracle(self.problem, self.layout, self.mode)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -187,15 +196,17 @@ class ClientStack:
 
     def full_gradient(self, z: Tensor) -> Tensor:
         points, gradient = self._points(z), torch.zeros_like(self._points(z))
+        oracle = self._setup.oracle_of_all_rows
         for group, batch, share in self._full_batches():
-            _, part, _ = self._oracle.gradient(points[group], self.carried[group], batch)
+            _, part, _ = oracle.gradient(points[group], self.carried[group], batch)
             gradient[group] += share * part
         return self._clipped(gradient)
 
     def full_loss(self, z: Tensor) -> Tensor:
         points, loss = self._points(z), self._points(z).new_zeros(len(self._clients), 1)
+        oracle = self._setup.oracle_of_all_rows
         for group, batch, share in self._full_batches():
-            part = self._oracle.loss(points[group], self.carried[group], batch)
+            part = oracle.loss(points[group], self.carried[group], batch)
             loss[group] += share * part.unsqueeze(1)
         return loss
 
@@ -211,8 +222,9 @@ class ClientStack:
         if batch is not None:
             return self._oracle.statistics(points, self.carried, batch)
         total = points.new_zeros(len(self._clients), self._setup.problem.n_statistics)
+        oracle = self._setup.oracle_of_all_rows
         for group, batch, _ in self._full_batches():
-            total[group] += self._oracle.statistics(points[group], self.carried[group], batch)
+            total[group] += oracle.statistics(points[group], self.carried[group], batch)
         return total
 
     def _full_batches(self) -> Iterator[tuple[slice | Tensor, Batch, float]]:

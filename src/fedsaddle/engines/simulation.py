@@ -20,7 +20,12 @@ from fedsaddle.algorithms.base import Means, Vectors, length
 from fedsaddle.data import FederatedData, Rows
 from fedsaddle.engines.arena import Arena
 from fedsaddle.engines.clients import FULL_BATCH, Setup
-from fedsaddle.engines.effort import WORTH_COMPILING, WORTH_WORKERS, operations_per_round
+from fedsaddle.engines.effort import (
+    WORTH_COMPILING,
+    WORTH_FORKING,
+    WORTH_WORKERS,
+    effort_of_a_round,
+)
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import (
@@ -131,12 +136,16 @@ class Simulation:
             return workers or (number if can_fork() else 1), compile is True
         if workers and compile != "auto":
             return workers, compile
-        operations = operations_per_round(self._setup, clients_per_round)
+        able = np.flatnonzero(self._setup.data.train.counts)
+        clients = able[: clients_per_round or None]
+        stacks = len(list(self._stacks(clients)))
+        effort = effort_of_a_round(self._setup, len(clients), stacks)
         if not workers:
-            many = can_fork() and operations > WORTH_WORKERS
-            workers = len(os.sched_getaffinity(0)) if many else 1
+            long = effort.seconds > WORTH_WORKERS and effort.seconds * rounds > WORTH_FORKING
+            workers = len(os.sched_getaffinity(0)) if long and stacks > 1 and can_fork() else 1
         if compile == "auto":
-            compile = operations * rounds > WORTH_COMPILING and can_compile()
+            sizes = len(np.unique(self._setup.batch_rows(able)))
+            compile = effort.overhead * rounds > WORTH_COMPILING * sizes and can_compile()
         return workers, compile
 
     @property

@@ -31,7 +31,7 @@ Answer = tuple[int, bool, Any]
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MADV_HUGEPAGE = 14
 """As in malloc.h and mman.h."""
-ROOM = 2**28
+ROOM = 2**27
 """Bytes by which a process's memory grows when it has to; they are not used before they are."""
 
 
