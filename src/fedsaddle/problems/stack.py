@@ -260,9 +260,34 @@ def _convolution(
     return Stack(outputs, clients)
 
 
-def _larger(a: Tensor, b: Tensor) -> Tensor:
-    """The larger one, the first where both are alike; not-a-number wins, as in max-pooling."""
-    return torch.where((b > a) | (b != b), b, a)
+class _PoolByTwo(torch.autograd.Function):
+    """The largest of two by two pixels, the first of those that are alike, as max-pooling has it.
+
+    Which one it was is remembered, so that a gradient takes one short loop to find its way back.
+    """
+
+    @staticmethod
+    def forward(pictures: Tensor) -> tuple[Tensor, Tensor]:
+        a, b, c, d = (pictures[..., row::2, column::2] for row in (0, 1) for column in (0, 1))
+        largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+        place = torch.where(c == largest, 2.0, 3.0)
+        place = torch.where(a == largest, 0.0, torch.where(b == largest, 1.0, place))
+        place = place.permute(0, 2, 3, 1).contiguous()
+        # which for the compiler is a tensor that is there, not one to be computed when needed
+        return largest, place.as_strided(place.size(), place.stride())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
+        (place,) = (tensor.unsqueeze(2).unsqueeze(4) for tensor in ctx.saved_tensors)
+        spread = gradient.permute(0, 2, 3, 1).unsqueeze(2).unsqueeze(4)
+        places = torch.arange(4, dtype=place.dtype, device=place.device).view(2, 1, 2, 1)
+        found = torch.where(place == places, spread, 0.0)
+        return found.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
 
 def _max_pool(
@@ -282,8 +307,8 @@ def _max_pool(
     whole = padding in (0, (0, 0)) and dilation in (1, (1, 1))
     even = values.shape[2] % 2 == 0 and values.shape[3] % 2 == 0
     if _for_compiler.get() and by_two and whole and even:
-        values = _larger(values[..., 0::2], values[..., 1::2])  # fused with what is around it
-        values = _larger(values[..., 0::2, :], values[..., 1::2, :])
+        pool: Any = _PoolByTwo.apply
+        values, _ = pool(values)
     else:
         values = func(values, kernel_size, stride, padding, dilation, ceil_mode)
     return Stack(values, input.clients)
