@@ -21,11 +21,14 @@ from fedsaddle.engines import EngineOptions, Simulation
 from fedsaddle.engines import simulation as simulation_module
 from fedsaddle.engines.clients import ClientStack, Setup
 from fedsaddle.engines.effort import (
+    COMPILING,
+    COMPILING_A_LAYER,
     OPERATIONS_PER_SECOND,
     SECONDS_PER_LAYER,
     SECONDS_PER_PASS,
     WORTH_COMPILING,
     WORTH_FORKING,
+    Effort,
     effort_of_a_round,
 )
 from fedsaddle.engines.workers import can_fork
@@ -256,6 +259,10 @@ def test_a_tiny_run_is_one_process_and_not_compiled():
     assert result.history
 
 
+def rounds_worth_compiling(effort: Effort) -> int:
+    return int(WORTH_COMPILING * effort.compiling / effort.overhead) + 1
+
+
 @pytest.mark.parametrize("features", [3, 3000])
 def test_a_long_run_has_a_process_for_each_core_and_is_compiled(monkeypatch, features):
     """Of small networks too: what a pass takes besides is most of it."""
@@ -263,8 +270,7 @@ def test_a_long_run_has_a_process_for_each_core_and_is_compiled(monkeypatch, fea
     problem = AUC(model=nn.Linear(features, 1))
     auto = simulation(data, problem, LocalSGDA(batch_size=20, local_steps=20))
     effort = effort_of_a_round(auto._setup, 4, stacks=2)
-    some, enough = WORTH_FORKING / effort.seconds, WORTH_COMPILING / effort.overhead
-    some, enough = int(some) + 1, int(enough) + 1
+    some, enough = int(WORTH_FORKING / effort.seconds) + 1, rounds_worth_compiling(effort)
     monkeypatch.setattr(simulation_module, "can_compile", lambda: True)
     assert auto._decide(4, some - 2) == (1, False)
     assert auto._decide(4, some) == (CORES, False)
@@ -282,7 +288,7 @@ def test_every_size_of_minibatch_has_to_repay_its_own_programs(monkeypatch):
         simulation(data_of(sizes), AUC(model=nn.Linear(3, 1)), LocalSGDA(batch_size=100))
         for sizes in ((40, 40, 40, 40), (40, 50, 60, 70))
     )
-    enough = int(WORTH_COMPILING / effort_of_a_round(unlike._setup, 4, stacks=4).overhead) + 1
+    enough = rounds_worth_compiling(effort_of_a_round(unlike._setup, 4, stacks=4))
     assert like._decide(0, 2 * enough)[1]
     assert not unlike._decide(0, 4 * enough - 4)[1]
     assert unlike._decide(0, 4 * enough)[1]
@@ -356,13 +362,14 @@ def test_operations_of_a_convolution():
     assert operations(setup, 2) == pytest.approx((convolution + head) * 4 * 2 * 2)
 
 
-def test_what_a_pass_takes_besides_grows_with_the_layers():
+def test_what_a_pass_and_a_compiler_take_grows_with_the_layers():
     deep = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
     setup = setup_of(data_of((40, 25)), Risk(model=deep), batch_size=10, local_steps=7)
     of_a_pass = SECONDS_PER_PASS + 3 * SECONDS_PER_LAYER
     effort = effort_of_a_round(setup, clients=2, stacks=2)
     assert effort.overhead == pytest.approx(2 * 7 * of_a_pass)
     assert effort.seconds == effort.arithmetic + effort.overhead
+    assert effort.compiling == pytest.approx(COMPILING + 3 * COMPILING_A_LAYER)
 
 
 # --- compiled runs --------------------------------------------------------------------------------

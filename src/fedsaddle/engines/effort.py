@@ -19,8 +19,10 @@ SECONDS_PER_PASS, SECONDS_PER_LAYER = 1e-3, 5e-4
 """What a stack's gradient takes besides its operations, in a network that is not compiled."""
 WORTH_WORKERS, WORTH_FORKING = 3e-3, 1.0
 """Seconds of a round, and of a run, from which on worker processes help."""
-WORTH_COMPILING = 20.0
-"""Seconds that a compiler must save a run, for each size of minibatch: it takes about ten."""
+COMPILING, COMPILING_A_LAYER = 5.0, 0.8
+"""Seconds that a compiler takes for one size of minibatch."""
+WORTH_COMPILING = 2.0
+"""It must save so much more than it takes: there are several shapes, and workers share the gain."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Effort:
     arithmetic: float
     overhead: float
     """Which compiled code has next to none of."""
+    compiling: float
+    """Seconds that it is in the making, for one size of minibatch."""
 
     @property
     def seconds(self) -> float:
@@ -43,7 +47,8 @@ def effort_of_a_round(setup: Setup, clients: int, stacks: int) -> Effort:
     batch = min(setup.algorithm.batch_size or rows, rows)
     steps = getattr(setup.algorithm, "local_steps", 1)
     arithmetic = operations * float(batch) * steps * clients / OPERATIONS_PER_SECOND
-    return Effort(arithmetic, stacks * steps * (SECONDS_PER_PASS + layers * SECONDS_PER_LAYER))
+    overhead = stacks * steps * (SECONDS_PER_PASS + layers * SECONDS_PER_LAYER)
+    return Effort(arithmetic, overhead, COMPILING + layers * COMPILING_A_LAYER)
 
 
 def _of_a_row(setup: Setup) -> tuple[float, int]:

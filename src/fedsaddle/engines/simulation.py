@@ -144,8 +144,8 @@ class Simulation:
             long = effort.seconds > WORTH_WORKERS and effort.seconds * rounds > WORTH_FORKING
             workers = len(os.sched_getaffinity(0)) if long and stacks > 1 and can_fork() else 1
         if compile == "auto":
-            sizes = len(np.unique(self._setup.batch_rows(able)))
-            compile = effort.overhead * rounds > WORTH_COMPILING * sizes and can_compile()
+            making = effort.compiling * len(np.unique(self._setup.batch_rows(able)))
+            compile = effort.overhead * rounds > WORTH_COMPILING * making and can_compile()
         return workers, compile
 
     @property
