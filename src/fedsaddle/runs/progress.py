@@ -50,7 +50,8 @@ class Bar:
         self._last: Row | None = None
 
     def begin(self, rounds: int, done: int) -> None:
-        self._task = self._progress.add_task("", total=rounds, completed=done)
+        text = "starting; a long run compiles its gradients first"
+        self._task = self._progress.add_task(text, total=rounds, completed=done)
         self._progress.start()
 
     def round(self, number: int, row: Row | None, totals: dict[str, int]) -> None:
