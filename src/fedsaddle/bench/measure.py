@@ -141,7 +141,7 @@ def measure(
             if name in ours:
                 ours[name].forget()
 
-        first, seconds = take_turns(contestants, rounds, warmed_up, tick)
+        first, seconds = take_turns(contestants, max(rounds, case.size.rounds), warmed_up, tick)
         return [
             Measured(
                 case.network,
