@@ -82,13 +82,19 @@ def given(k, pid):
     return k, os.getpid() == pid
 
 
-def test_each_worker_is_given_its_own_and_one_that_cannot_start_is_done_without():
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MemoryError("no room\nfor it"), "no room"), (MemoryError(), "MemoryError")],
+)
+def test_each_worker_is_given_its_own_and_one_that_cannot_start_is_done_without(error, reason):
     def share(worker: int) -> tuple[int, int]:
         if worker == 1:
-            raise MemoryError("no room\nfor worker 1")
+            raise error
         return worker, os.getpid()
 
-    with pytest.warns(UserWarning, match=r"^1 of 3 worker processes .* done without \(no room\)$"):
+    with pytest.warns(
+        UserWarning, match=rf"^1 of 3 worker processes .* done without \({reason}\)$"
+    ):
         made = Workers(3, share)
     try:
         assert len(pids(made)) == 1

@@ -204,7 +204,7 @@ def _serve(
         # which torch refuses to a fork of a process where it has threads for a device
         torch.zeros(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        line.send(str(error).partition("\n")[0])
+        line.send(str(error).partition("\n")[0] or type(error).__name__)
         return
     line.send(None)
     while True:

@@ -20,7 +20,8 @@ from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.data import DataOptions, FederatedData, Preprocessing, Rows
 from fedsaddle.data.site import Agreement, SiteRows
 from fedsaddle.engines import EngineOptions, Simulation
-from fedsaddle.engines.clients import FULL_BATCH, Setup
+from fedsaddle.engines.clients import Setup
+from fedsaddle.engines.tasks import passes
 from fedsaddle.errors import UserError
 from fedsaddle.flower import egress
 from fedsaddle.flower.evaluations import NOT_FINITE, pack
@@ -29,7 +30,7 @@ from fedsaddle.flower.node import Node
 from fedsaddle.flower.policy import Policy, Refusal, read_policy
 from fedsaddle.flower.wire import Header, Parcel, Unreadable, parcel
 from fedsaddle.models import ModelOptions, build
-from fedsaddle.problems import PROBLEMS, Batch
+from fedsaddle.problems import PROBLEMS
 from fedsaddle.runs.config import make_algorithm, make_problem
 from fedsaddle.runs.folder import write_text
 
@@ -248,7 +249,8 @@ class Experiment:
             asked += 1
             if asked <= len(known):
                 return known[asked - 1]
-            parts = (function(batch) for batch in self._batches(split))
+            rows: Rows = getattr(self._data, split)
+            parts = (function(batch) for batch in passes(setup, rows.indices))
             raise _Found(reduce(torch.add, parts))
 
         try:
@@ -257,14 +259,6 @@ class Experiment:
         except _Found as found:
             return {"sum": found.value}
         raise Refusal("the problem's metrics need no further sum")
-
-    def _batches(self, split: str) -> Any:
-        rows: Rows = getattr(self._data, split)
-        for start in range(0, len(rows.indices), FULL_BATCH):
-            index = torch.from_numpy(rows.indices[start : start + FULL_BATCH])
-            inputs = self._data.take(index, self._setup.layout.dtype)
-            noise = self._setup.noise(len(index), "evaluation", int(index[0]))
-            yield Batch(inputs, self._data.labels[index], noise)
 
 
 class _Found(Exception):

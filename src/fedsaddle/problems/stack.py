@@ -260,6 +260,12 @@ def _convolution(
     return Stack(outputs, clients)
 
 
+def _larger(a: Tensor, b: Tensor, of_a: Any, of_b: Any) -> tuple[Tensor, Tensor]:
+    """The larger one, the first where both are alike, and what belongs to it; not-a-number wins."""
+    second = (b > a) | (b != b)
+    return torch.where(second, b, a), torch.where(second, of_b, of_a)
+
+
 class _PoolByTwo(torch.autograd.Function):
     """The largest of two by two pixels, the first of those that are alike, as max-pooling has it.
 
@@ -269,9 +275,8 @@ class _PoolByTwo(torch.autograd.Function):
     @staticmethod
     def forward(pictures: Tensor) -> tuple[Tensor, Tensor]:
         a, b, c, d = (pictures[..., row::2, column::2] for row in (0, 1) for column in (0, 1))
-        largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
-        place = torch.where(c == largest, 2.0, 3.0)
-        place = torch.where(a == largest, 0.0, torch.where(b == largest, 1.0, place))
+        (above, left), (below, right) = _larger(a, b, 0.0, 1.0), _larger(c, d, 2.0, 3.0)
+        largest, place = _larger(above, below, left, right)
         place = place.permute(0, 2, 3, 1).contiguous()
         # which for the compiler is a tensor that is there, not one to be computed when needed
         return largest, place.as_strided(place.size(), place.stride())
