@@ -79,8 +79,9 @@ class LibraryRun:
         return [self.step() for _ in range(count)]
 
     def memory(self, client: int) -> dict[str, Tensor]:
-        stored = self.engine.memory.read(np.array([client]))
-        return {name: value[0].clone() for name, value in stored.items()}
+        slots, _ = self.engine.memory.stage([client])
+        stored = self.engine.memory.read(slots) if slots else {}
+        return {name: value[0] for name, value in stored.items()}
 
 
 @dataclass

@@ -76,11 +76,11 @@ def test_after_clear_the_room_is_used_again(arena):
     arena[first].fill_(1.0)
     arena.clear()
     assert arena.place(100, 100) == first
-    size = os.fstat(arena._file).st_size
+    size = os.fstat(arena._numbers._file).st_size
     for _ in range(50):
         arena.clear()
         arena[arena.place(100, 100)].fill_(2.0)
-    assert os.fstat(arena._file).st_size == size
+    assert os.fstat(arena._numbers._file).st_size == size
 
 
 def add(arena, place, number):

@@ -1,14 +1,12 @@
-"""Numbers that all processes of a run see: vectors pass through here, not through pipes."""
+"""Where vectors of a phase lie, so that all processes see them: they do not pass through pipes."""
 
-import mmap
-import os
-import tempfile
-import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from fedsaddle.engines.shared import SharedNumbers
 
 
 class Place(NamedTuple):
@@ -20,10 +18,9 @@ class Place(NamedTuple):
 
 
 class Arena:
-    """One block of shared memory without a name, which grows as it is needed.
+    """One block of shared numbers for matrices, which are laid out anew for every use.
 
-    A process that is forked off sees the same numbers. Matrices are laid out anew for every use:
-    what was placed before `clear` may be overwritten after it.
+    What was placed before `clear` may be overwritten after it.
 
     >>> arena = Arena(torch.float32)
     >>> place = arena.place(2, 3)
@@ -32,14 +29,7 @@ class Arena:
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype, self._used, self._size = dtype, 0, 0
-        if hasattr(os, "memfd_create"):
-            self._file = os.memfd_create("fedsaddle")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._file = os.dup(file.fileno())
-        self._closing = weakref.finalize(self, os.close, self._file)
-        self._numbers = torch.zeros(0, dtype=dtype)
+        self._numbers, self._used = SharedNumbers(dtype), 0
 
     def clear(self) -> None:
         """Forget all places."""
@@ -49,10 +39,7 @@ class Arena:
         """Room for a matrix."""
         found = Place(self._used, rows, columns)
         self._used += -(-rows * columns // 16) * 16  # starts at a cache line
-        size = self._used * self._dtype.itemsize
-        if self._size < size:
-            self._size = max(size, 2 * self._size)
-            os.ftruncate(self._file, self._size)
+        self._numbers.make_room(self._used)
         return found
 
     def put(self, vectors: Mapping[str, Tensor]) -> dict[str, Place]:
@@ -66,13 +53,7 @@ class Arena:
 
     def __getitem__(self, place: Place) -> Tensor:
         stop = place.first + place.rows * place.columns
-        if stop > len(self._numbers):  # another process may have made it larger
-            size = os.fstat(self._file).st_size
-            memory = mmap.mmap(self._file, size)
-            self._numbers = torch.frombuffer(memory, dtype=self._dtype)
         return self._numbers[place.first : stop].view(place.rows, place.columns)
 
     def close(self) -> None:
-        """Give the memory back, as soon as nobody looks at numbers in it."""
-        self._numbers = torch.zeros(0, dtype=self._dtype)
-        self._closing()
+        self._numbers.close()

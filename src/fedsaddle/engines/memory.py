@@ -1,36 +1,53 @@
 """What clients remember, stored only for clients that have taken part; on disk when large."""
 
-import tempfile
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedsaddle.algorithms.base import Vectors
+from fedsaddle.engines.shared import SharedNumbers
+from fedsaddle.errors import UserError
+
+NOTHING = -1
+"""The slot of a client that remembers nothing yet: all zeros."""
 
 
 class ClientMemory:
-    """Named vectors per client; one that is not there yet reads as zero.
+    """Named vectors per client, in slots that all processes of a run see.
+
+    Who asks clients has slots for what they remember now and for what they will, which whoever
+    computes it writes there; once a client's reply is used, the one takes the other's place.
+    Nothing is copied, and a phase that comes to nothing leaves no trace.
 
     >>> memory = ClientMemory({"control": 2}, torch.float32)
-    >>> memory.write(np.array([7]), {"control": torch.tensor([[1.0, 2.0]])})
-    >>> memory.read(np.array([3, 7]))["control"].tolist()
-    [[0.0, 0.0], [1.0, 2.0]]
+    >>> now, then = memory.stage([3, 7])
+    >>> memory.read(now)["control"].tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    >>> memory.write(then, {"control": torch.tensor([[1.0, 2.0], [3.0, 4.0]])})
+    >>> memory.commit([7])
+    >>> memory.read(memory.stage([3, 7])[0])["control"].tolist()
+    [[0.0, 0.0], [3.0, 4.0]]
     """
 
     def __init__(
-        self, lengths: Mapping[str, int], dtype: torch.dtype, limit_bytes: float = float("inf")
+        self, lengths: Mapping[str, int], dtype: torch.dtype, limit_bytes: int = sys.maxsize
     ) -> None:
-        self._lengths, self._dtype, self._limit = dict(lengths), dtype, limit_bytes
-        self._width = sum(self._lengths.values())
+        self._names, self._lengths = list(lengths), list(lengths.values())
+        self._dtype, self._width = dtype, sum(self._lengths)
+        self._near, self._far = SharedNumbers(dtype), SharedNumbers(dtype, on_disk=True)
+        self._near_slots = limit_bytes // max(1, self._width * dtype.itemsize)
+        """Those that lie in memory."""
         self.era = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._slots: dict[int, int] = {}
-        self._rows = self._allocate(0)
+        self._staged: dict[int, int] = {}
+        self._free: list[int] = []
+        self._made = 0
 
     def enter(self, era: int) -> None:
         """Memory of an earlier era is forgotten."""
@@ -38,37 +55,65 @@ class ClientMemory:
             self.clear()
             self.era = era
 
-    def _allocate(self, capacity: int) -> Tensor:
-        if capacity * self._width * self._dtype.itemsize <= self._limit:
-            return torch.zeros(capacity, self._width, dtype=self._dtype)
-        numpy_type = torch.zeros(0, dtype=self._dtype).numpy().dtype
-        with tempfile.TemporaryFile() as file:  # the mapping outlives the name and the handle
-            mapped = np.memmap(file, numpy_type, "w+", shape=(capacity, self._width))
-        return torch.from_numpy(mapped)
+    def stage(self, clients: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The slots of what these clients remember, and of what they will."""
+        if not self._names:
+            return [], []
+        self.commit([])
+        self._free += self._new_slots(max(0, len(clients) - len(self._free)))
+        self._staged = {client: self._free.pop() for client in clients}
+        return [self._slots.get(client, NOTHING) for client in clients], [*self._staged.values()]
 
-    def read(self, clients: np.ndarray) -> Vectors:
-        """A stack `(C, k)` of every named vector."""
-        stack = torch.zeros(len(clients), self._width, dtype=self._dtype)
-        known = [j for j, client in enumerate(clients.tolist()) if client in self._slots]
-        if known:
-            stack[known] = self._rows[[self._slots[int(clients[j])] for j in known]]
-        names, lengths = list(self._lengths), list(self._lengths.values())
-        return dict(zip(names, torch.split(stack, lengths, dim=1), strict=True)) if names else {}
-
-    def write(self, clients: np.ndarray, vectors: Vectors) -> None:
-        if not self._width:
+    def commit(self, clients: Sequence[int]) -> None:
+        """From now on these clients remember what was staged; the others' is dropped."""
+        if not self._names:
             return
-        slots = [self._slots.setdefault(client, len(self._slots)) for client in clients.tolist()]
-        if len(self._slots) > len(self._rows):
-            larger = self._allocate(max(2 * len(self._rows), len(self._slots)))
-            larger[: len(self._rows)] = self._rows
-            self._rows = larger
-        self._rows[slots] = torch.cat([vectors[name] for name in self._lengths], dim=1)
+        for client in clients:
+            if client in self._slots:
+                self._free.append(self._slots[client])
+            self._slots[client] = self._staged.pop(client)
+        self._free += self._staged.values()
+        self._staged = {}
+
+    def _new_slots(self, count: int) -> range:
+        new = range(self._made, self._made + count)
+        self._made += count
+        near = min(self._made, self._near_slots)
+        self._near.make_room(near * self._width)
+        self._far.make_room((self._made - near) * self._width)
+        return new[::-1]  # they are taken from the end
+
+    def _at(self, slot: int) -> Tensor:
+        if slot == NOTHING:
+            return torch.zeros(self._width, dtype=self._dtype)
+        near = slot < self._near_slots
+        numbers = self._near if near else self._far
+        first = self._width * (slot if near else slot - self._near_slots)
+        return numbers[first : first + self._width]
+
+    def read(self, slots: Sequence[int]) -> Vectors:
+        """A copy `(C, k)` of every named vector."""
+        rows = [self._at(slot).split_with_sizes(self._lengths) for slot in slots]
+        return {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(self._names)}
+
+    def write(self, slots: Sequence[int], vectors: Vectors) -> None:
+        """Every named vector, a row per slot."""
+        if {*vectors} != {*self._names}:
+            raise UserError(
+                f"algorithm: clients remember {sorted(vectors)}, but memory() declares "
+                f"{sorted(self._names)}."
+            )
+        rows = [self._at(slot).split_with_sizes(self._lengths) for slot in slots]
+        for k, name in enumerate(self._names):
+            for row, vector in zip(rows, vectors[name], strict=True):
+                row[k].copy_(vector)
 
     def state(self) -> Vectors:
         """Everything, as named vectors, clients in order."""
         clients = sorted(self._slots)
-        rows = self._rows[[self._slots[client] for client in clients]]
+        rows = torch.zeros(len(clients), self._width, dtype=self._dtype)
+        for row, client in zip(rows, clients, strict=True):
+            row.copy_(self._at(self._slots[client]))
         return {
             "era": torch.tensor([self.era]),
             "clients": torch.tensor(clients, dtype=torch.int64),
@@ -79,6 +124,10 @@ class ClientMemory:
         self.clear()
         self.era = int(state["era"])
         clients = state["clients"].tolist()
-        self._slots = {client: slot for slot, client in enumerate(clients)}
-        self._rows = self._allocate(len(clients))
-        self._rows[:] = state["rows"]
+        self._slots = dict(zip(clients, self._new_slots(len(clients)), strict=True))
+        for client, row in zip(clients, state["rows"], strict=True):
+            self._at(self._slots[client]).copy_(row)
+
+    def close(self) -> None:
+        self._near.close()
+        self._far.close()

@@ -30,6 +30,7 @@ from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import (
     PhaseWork,
+    Shared,
     loss_of_rows,
     metrics_of_problem,
     predict_rows,
@@ -110,12 +111,11 @@ class Simulation:
         self._setup = Setup(problem, algorithm, data, layout, members, seed, options.clients)
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
-        self.memory = ClientMemory(lengths, layout.dtype, options.memory_mb * 1e6)
+        self.memory = ClientMemory(lengths, layout.dtype, int(options.memory_mb * 1e6))
         kinds = ("arithmetic", "gather", "transport", "aggregation")
         self.timings: dict[str, float] = dict.fromkeys(kinds, 0.0)
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
-        self._staged: tuple[np.ndarray, Vectors] = (np.zeros(0, np.int64), {})
         self._kept: set[str] = set()
         """Phases whose single replies are kept: the server looks at them, or refused one."""
         self._scorer: Scorer | None = None
@@ -179,13 +179,13 @@ class Simulation:
         self.memory.enter(self._setup.algorithm.era(number))
         arena, widths = self._arena, wire_up(phase, self._setup.layout)
         arena.clear()
-        n, stacks = len(clients), list(self._stacks(clients))
+        n, stacks, asked = len(clients), list(self._stacks(clients)), clients.tolist()
         work = PhaseWork(
             phase.name,
             number,
-            clients.tolist(),
+            asked,
             arena.put(received),
-            arena.put(self.memory.read(clients)),
+            *self.memory.stage(asked),
             {name: arena.place(n, width) for name, width in widths.items() if single},
             {name: arena.place(len(stacks), width) for name, width in widths.items()},
             (weights / weights.sum()).tolist(),
@@ -212,7 +212,6 @@ class Simulation:
                 moved[rows] = outcome.moved
             for name, some in outcome.broken.items():
                 broken[name] += rows[some].tolist()
-        self._staged = (clients, {name: arena[place] for name, place in work.memory.items()})
         once = torch.ones(len(stacks), dtype=self._setup.layout.dtype)
         # stacks in order, whoever had them
         means = {name: torch.mv(arena[place].t(), once) for name, place in work.sums.items()}
@@ -237,12 +236,12 @@ class Simulation:
             self._workers = Workers(self._n_workers, self._share)
         return self._workers.run(tasks, costs)
 
-    def _share(self, worker: int) -> tuple[Setup, Arena]:
+    def _share(self, worker: int) -> tuple[Shared]:
         """What a worker's tasks share, on its device."""
         device = "cpu" if self._on_cpu else self._devices[worker]
         if device != "cpu":
             torch.get_device_module(device).set_device(device)
-        return self._setup.on(device), self._arena
+        return (Shared(self._setup.on(device), self._arena, self.memory),)
 
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.
@@ -273,12 +272,7 @@ class Simulation:
         return float((offsets[clients + 1] - offsets[clients]).sum())
 
     def commit(self, clients: np.ndarray) -> None:
-        asked, memory = self._staged
-        if memory and len(clients):
-            used = np.isin(asked, clients)
-            rows = torch.from_numpy(used)
-            self.memory.write(asked[used], {name: stack[rows] for name, stack in memory.items()})
-        self._staged = (np.zeros(0, np.int64), {})
+        self.memory.commit(clients.tolist())
 
     def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
         data, names = self._setup.data, self._setup.data.names
@@ -360,5 +354,5 @@ class Simulation:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-        self._staged = (np.zeros(0, np.int64), {})
         self._arena.close()
+        self.memory.close()

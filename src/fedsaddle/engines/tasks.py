@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,12 +12,21 @@ from torch import Tensor
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.engines.arena import Arena, Place
 from fedsaddle.engines.clients import FULL_BATCH, Setup, places, run_stack
+from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import parts_of
 
 Places = dict[str, Place]
+
+
+class Shared(NamedTuple):
+    """What the tasks of a process share, with each other and in part with other processes."""
+
+    setup: Setup
+    arena: Arena
+    memory: ClientMemory
 
 
 @dataclass(frozen=True)
@@ -30,8 +40,10 @@ class PhaseWork:
     number: int
     clients: list[int]
     received: Places
-    memory: Places
-    """One row per client: what it remembers, then what it will, once its reply is used."""
+    remembered: list[int]
+    """The slot of what each client remembers, if clients do."""
+    memory: list[int]
+    """The slot of what it will, once its reply is used."""
     replies: Places
     """One row per client; nothing where their means are enough."""
     sums: Places
@@ -59,19 +71,17 @@ class Outcome:
         return not self.broken and self.misshapen is None
 
 
-def work_on_phase(
-    setup: Setup, arena: Arena, work: PhaseWork, stack: int, rows: list[int]
-) -> Outcome:
+def work_on_phase(shared: Shared, work: PhaseWork, stack: int, rows: list[int]) -> Outcome:
     """The replies and new memory of a stack, whose clients have these rows of the matrices."""
+    setup, arena, kept = shared
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena[place][0] for name, place in work.received.items()}
         own, clients = places(rows), np.array([work.clients[row] for row in rows])
-        memory = {name: arena[place][own] for name, place in work.memory.items()}
+        memory = kept.read([work.remembered[row] for row in rows]) if work.remembered else {}
         with setup.timed("client"):
-            reply, memory = run_stack(setup, work.phase, work.number, clients, received, memory)
-        for name, vector in memory.items():
-            _write(arena[work.memory[name]], own, vector)
+            reply, new = run_stack(setup, work.phase, work.number, clients, received, memory)
+        kept.write([work.memory[row] for row in rows] if work.memory else [], memory | new)
         declared = {name: (len(rows), place.columns) for name, place in work.sums.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
             return Outcome({}, None, {}, reply)
@@ -129,10 +139,9 @@ def _broken(matrix: Tensor, total: Tensor) -> list[int]:
     return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 
 
-def predict_rows(
-    setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray
-) -> np.ndarray | None:
+def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> np.ndarray | None:
     """The model's outputs for these rows, as doubles; None where it predicts nothing."""
+    setup, arena, _ = shared
     device = setup.layout.device
     x, _ = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device))
     index = torch.from_numpy(rows).to(device)
@@ -141,8 +150,9 @@ def predict_rows(
     return None if outputs is None else outputs.double().cpu().numpy()
 
 
-def loss_of_rows(setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray) -> float:
+def loss_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> float:
     """The mean loss of these rows, in passes of bounded size."""
+    setup, arena, _ = shared
     oracle = Oracle(setup.problem, setup.layout, "loop")
     device, total = setup.layout.device, 0.0
     for batch in passes(setup, rows):
@@ -153,9 +163,10 @@ def loss_of_rows(setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.
 
 
 def metrics_of_problem(
-    setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray, judge: Scorer | None
+    shared: Shared, z: Place, carried: Place, rows: np.ndarray, judge: Scorer | None
 ) -> dict[str, float]:
     """What a problem has to say of a point beyond its loss and its predictions."""
+    setup, arena, _ = shared
     device = setup.layout.device
     x, y = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device).clone())
 

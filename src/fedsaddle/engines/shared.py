@@ -1,0 +1,49 @@
+"""Numbers that all processes of a run see."""
+
+import mmap
+import os
+import tempfile
+import weakref
+
+import torch
+from torch import Tensor
+
+
+class SharedNumbers:
+    """A row of numbers in a file without a name, in memory or on disk, which grows as it is needed.
+
+    A process that is forked off sees the same numbers. Where nothing was written, they are zero.
+
+    >>> numbers = SharedNumbers(torch.float32)
+    >>> numbers.make_room(4)
+    >>> numbers[1:3].fill_(1.0)
+    tensor([1., 1.])
+    """
+
+    def __init__(self, dtype: torch.dtype, on_disk: bool = False) -> None:
+        self._dtype, self._size = dtype, 0
+        if hasattr(os, "memfd_create") and not on_disk:
+            self._file = os.memfd_create("fedsaddle")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
+        self._closing = weakref.finalize(self, os.close, self._file)
+        self._numbers = torch.zeros(0, dtype=dtype)
+
+    def make_room(self, count: int) -> None:
+        """For so many numbers at least."""
+        size = count * self._dtype.itemsize
+        if self._size < size:
+            self._size = max(size, 2 * self._size)
+            os.ftruncate(self._file, self._size)
+
+    def __getitem__(self, wanted: slice) -> Tensor:
+        if wanted.stop > len(self._numbers):  # another process may have made it larger
+            size = os.fstat(self._file).st_size
+            self._numbers = torch.frombuffer(mmap.mmap(self._file, size), dtype=self._dtype)
+        return self._numbers[wanted]
+
+    def close(self) -> None:
+        """Give the memory back, as soon as nobody looks at numbers in it."""
+        self._numbers = torch.zeros(0, dtype=self._dtype)
+        self._closing()
