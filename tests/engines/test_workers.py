@@ -111,6 +111,29 @@ def note(name, ten, path, k):
     return k
 
 
+def test_each_task_is_done_once_whoever_comes_first_to_it(tmp_path):
+    three = Workers(3, shared)
+    try:
+        for turn in range(3):  # the next tasks are counted from the start
+            path = tmp_path / str(turn)
+            tasks = [(note, (str(path), k)) for k in range(500)]
+            assert three.run(tasks) == list(range(500))
+            assert sorted(map(int, path.read_text().split())) == list(range(500))
+    finally:
+        three.close()
+
+
+def sleep(name, ten, seconds):
+    time.sleep(seconds)
+
+
+def test_who_has_nothing_left_to_do_waits_for_the_others(workers):
+    workers.run([(sleep, (0,))])
+    assert workers.waited == 0, "a task alone needs nobody else"
+    workers.run([(sleep, (0,)), (sleep, (0.5,))])
+    assert 0.1 < workers.waited < 30
+
+
 def test_the_largest_are_begun_first(tmp_path):
     one = Workers(1, shared)
     try:

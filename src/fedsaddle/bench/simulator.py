@@ -67,7 +67,7 @@ class Simulator:
     def profile(self) -> dict[str, float]:
         """Shares of the workers' time, each the median of all rounds.
 
-        What is left is waiting, selection and the ledger.
+        What is left is selection, messages and the ledger.
         """
         parts = self._shares[0]
         shares = {part: median(round[part] for round in self._shares) for part in parts}

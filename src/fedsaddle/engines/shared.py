@@ -9,6 +9,14 @@ import torch
 from torch import Tensor
 
 
+def nameless_file(on_disk: bool = False) -> int:
+    """The number of a new file that is gone when the last process that has it open has ended."""
+    if hasattr(os, "memfd_create") and not on_disk:
+        return os.memfd_create("fedsaddle")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class SharedNumbers:
     """A row of numbers in a file without a name, in memory or on disk, which grows as it is needed.
 
@@ -21,12 +29,7 @@ class SharedNumbers:
     """
 
     def __init__(self, dtype: torch.dtype, on_disk: bool = False) -> None:
-        self._dtype, self._size = dtype, 0
-        if hasattr(os, "memfd_create") and not on_disk:
-            self._file = os.memfd_create("fedsaddle")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._file = os.dup(file.fileno())
+        self._dtype, self._size, self._file = dtype, 0, nameless_file(on_disk)
         self._closing = weakref.finalize(self, os.close, self._file)
         self._numbers = torch.zeros(0, dtype=dtype)
 

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,13 @@ class _WhenLookedAt(Mapping[str, Tensor]):
     """Vectors that are computed when somebody looks at one of them."""
 
     def __init__(self, names: Iterable[str], compute: Callable[[], Vectors]) -> None:
-        self._names, self._compute = tuple(names), lru_cache(compute)
+        self._names, self._compute = tuple(names), compute
+        self._known: Vectors | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._compute()[name]
+        if self._known is None:
+            self._known = self._compute()
+        return self._known[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -112,7 +115,7 @@ class Simulation:
         self._options, self._binned = options, binned
         lengths = {name: length(size, layout) for name, size in algorithm.memory().items()}
         self.memory = ClientMemory(lengths, layout.dtype, int(options.memory_mb * 1e6))
-        kinds = ("arithmetic", "gather", "transport", "aggregation")
+        kinds = ("arithmetic", "gather", "transport", "aggregation", "waiting")
         self.timings: dict[str, float] = dict.fromkeys(kinds, 0.0)
         """Seconds of all processes together, by what they were spent on."""
         self._arena = Arena(layout.dtype)
@@ -234,7 +237,9 @@ class Simulation:
         """Every task's result."""
         if self._workers is None:
             self._workers = Workers(self._n_workers, self._share)
-        return self._workers.run(tasks, costs)
+        results = self._workers.run(tasks, costs)
+        self.timings["waiting"] = self._workers.waited
+        return results
 
     def _share(self, worker: int) -> tuple[Shared]:
         """What a worker's tasks share, on its device."""

@@ -2,8 +2,9 @@
 
 They are forked: data, network and method are simply there, and a user's own classes need not be
 importable. The run's own process is one of them: what it sends and gets is two messages for every
-other one, whatever there is to do. Whoever is free takes the next task, costly ones first, by a
-counter that all share.
+other one, whatever there is to do. Whoever is free takes the next task, costly ones first: a place
+in a file that all have open is how far they are, which the system moves on, so that a process that
+is killed takes nothing with it.
 """
 
 import ctypes
@@ -11,7 +12,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fedsaddle.engines.shared import nameless_file
 from fedsaddle.errors import UserError
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -91,7 +95,10 @@ class Workers:
 
     def __init__(self, number: int, share: Share) -> None:
         context = multiprocessing.get_context("fork" if number > 1 else None)
-        self._next = context.Value("l", 0)
+        self._taken = nameless_file()
+        self._closing = weakref.finalize(self, os.close, self._taken)
+        self.waited = 0.0
+        """Seconds of all processes that had nothing left to do while another had."""
         self._core, *others = _cores(number)
         self._lines: list[Connection] = []
         self._processes = []
@@ -100,7 +107,7 @@ class Workers:
             ours = [*self._lines, here]
             own = partial(share, worker)
             process = context.Process(
-                target=_serve, args=(there, ours, core, self._next, own), daemon=True
+                target=_serve, args=(there, ours, core, self._taken, own), daemon=True
             )
             process.start()
             there.close()
@@ -135,18 +142,23 @@ class Workers:
         order = list(range(len(tasks)))
         if costs is not None:
             order.sort(key=lambda j: -costs[j])
-        self._next.value = 0
         in_order = [tasks[j] for j in order]
         others = self._lines if len(tasks) > 1 else []
+        os.lseek(self._taken, 0, os.SEEK_SET)
+        message = pickle.dumps(in_order, pickle.HIGHEST_PROTOCOL) if others else b""
         for line in others:
             try:
-                line.send(in_order)
+                line.send_bytes(message)
             except ConnectionError:
                 raise UserError(self._obituary(line)) from None
         with one_thread(), _on_core(self._core if others else None):
-            answers = _answers(in_order, self._next, self._shared)
+            answers = _answers(in_order, self._taken, self._shared)
+        ends = [time.perf_counter()]
         for line in others:
-            answers += self._told(line)
+            theirs, end = self._told(line)
+            answers += theirs
+            ends.append(end)
+        self.waited += sum(max(ends) - end for end in ends)
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
         for place, good, result in answers:
@@ -170,6 +182,7 @@ class Workers:
             with suppress(OSError):
                 line.send(None)
             line.close()
+        self._closing()
         for process in self._processes:
             process.join(5)
             if process.is_alive():
@@ -186,7 +199,7 @@ def _serve(
     line: Connection,
     ours: list[Connection],
     core: int | None,
-    taken: Any,
+    taken: int,
     share: Callable[[], tuple[Any, ...]],
 ) -> None:
     """A worker's life. It ends when the run does: nobody else may hold the other ends open."""
@@ -218,13 +231,14 @@ def _serve(
             (place, good, result if good else _sendable(result))
             for place, good, result in _answers(tasks, taken, shared)
         ]
+        end = time.perf_counter()  # which all processes of a machine read alike
         try:
-            line.send(answers)
+            line.send((answers, end))
         except (BrokenPipeError, ConnectionError):
             os._exit(1)
         except Exception as error:  # a result that cannot be sent
             sorry = RuntimeError(f"a task's result cannot be sent: {error}")
-            line.send([(place, False, sorry) for place, *_ in answers])
+            line.send(([(place, False, sorry) for place, *_ in answers], end))
 
 
 @contextmanager
@@ -241,18 +255,13 @@ def _on_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _answers(tasks: Sequence[Task], taken: Any, shared: tuple[Any, ...]) -> list[Answer]:
+def _answers(tasks: Sequence[Task], taken: int, shared: tuple[Any, ...]) -> list[Answer]:
     return [_answer(place, tasks[place], shared) for place in _places(len(tasks), taken)]
 
 
-def _places(number: int, taken: Any) -> Iterator[int]:
+def _places(number: int, taken: int) -> Iterator[int]:
     """Those of so many tasks that this worker comes first to."""
-    while True:
-        with taken.get_lock():
-            place = taken.value
-            taken.value += 1
-        if place >= number:
-            return
+    while (place := os.lseek(taken, 1, os.SEEK_CUR) - 1) < number:
         yield place
 
 

@@ -119,7 +119,9 @@ def gather(
         if len(clients) and measured:
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
-            replies = _replies(plan, clients, selected, draws)
+            replies = expected
+            if len(clients) < len(asked):
+                replies = _replies(plan, clients, selected, draws)
             means = answers[0].means if np.array_equal(clients, answers[0].clients) else None
             return replace(replies, vectors=vectors, means=means)
     raise _no_quorum(plan, at, phase, entries[-1])
