@@ -7,18 +7,19 @@ import torch
 import fedsaddle
 from fedsaddle.algorithms import CODASCA, CDMAOne, FedAvg, LocalSGDA
 from fedsaddle.data import FederatedData
+from fedsaddle.engines.clients import FULL_BATCH
 from fedsaddle.errors import UserError
 from fedsaddle.problems import AUC, Problem
 
 
-def data_of(sizes, seed=0, dim=3):
+def data_of(sizes, seed=0, dim=3, **split):
     random = np.random.default_rng(seed)
     clients = []
     for shift, n in enumerate(sizes):
         y = (random.random(n) < 0.4).astype(np.int64)
         y[:2] = [0, 1][: len(y[:2])]
         clients.append((random.normal(size=(n, dim)) + y[:, None] + 0.3 * shift, y))
-    return FederatedData.from_clients(clients)
+    return FederatedData.from_clients(clients, **split)
 
 
 def vectors(result):
@@ -159,3 +160,21 @@ def test_below_the_quorum_the_run_stops_and_says_why():
     )
     with pytest.raises(UserError, match=r"only 1 of 3 .* 4 times .*'client-1': 'z' is not finite"):
         fedsaddle.train(Broken(), data, LocalSGDA(), rounds=2)
+
+
+def test_a_site_with_one_test_row_is_evaluated_though_its_network_normalises_batches():
+    network = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+    )
+    data = data_of([40, 10], test=0.1, validation=0)
+    assert data.test.counts.tolist() == [4, 1]
+    result = fedsaddle.train(AUC(model=network), data, rounds=1)
+    assert 0 <= result.history[-1]["test/auc"] <= 1
+    assert result.history[-1]["test/loss"] is None, "a row alone cannot be normalised"
+
+
+def test_all_rows_are_taken_in_passes_of_which_none_is_a_row_alone():
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    data = data_of([FULL_BATCH + 1, 30], test=0, validation=0)
+    result = fedsaddle.train(AUC(model=network), data, CDMAOne(local_steps=1), rounds=1)
+    assert all(bool(value.isfinite().all()) for value in result.x.values())

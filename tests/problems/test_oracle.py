@@ -256,3 +256,46 @@ def test_numbers_on_parts_have_the_layouts_precision(dtype: torch.dtype) -> None
     for on_x, on_y in ((0.1, 0.3), (0.1, 0.1)):
         factors = layout.on_parts(on_x, on_y) * torch.ones(3, dtype=dtype)
         assert torch.equal(factors, torch.tensor([on_x, on_x, on_y], dtype=dtype))
+
+
+def words(padding_idx: int | None = None) -> nn.Module:
+    table = nn.Embedding(5, 3, padding_idx=padding_idx)
+    return nn.Sequential(table, nn.Flatten(), nn.Linear(3 * FEATURES, 1))
+
+
+MODES = [("stack", False), ("vmap", False), ("loop", False), ("stack", True)]
+
+
+@pytest.mark.parametrize(("mode", "compile"), MODES)
+@pytest.mark.parametrize("padding_idx", [None, 0, -2])
+def test_words_are_looked_up_in_the_clients_own_table(mode, compile, padding_idx) -> None:
+    """Whose row that pads has no gradient, in any way to run a stack."""
+    problem = Risk(model=words(padding_idx))
+    layout = problem.layout(torch.float64)
+    z, carried = points(problem, layout)
+    tokens = torch.arange(CLIENTS * ROWS * FEATURES).view(CLIENTS, ROWS, FEATURES) % 5
+    batch = Batch(tokens, torch.arange(CLIENTS * ROWS).view(CLIENTS, ROWS) % 2)
+    found = Oracle(problem, layout, mode, compile).gradient(z, carried, batch)
+    for client in range(CLIENTS):
+        named, _ = layout.unflatten(z[client], carried[client])
+        named = {name: value.clone().requires_grad_() for name, value in named.items()}
+        loss = problem.loss(named, {}, Batch(tokens[client], batch.labels[client]))
+        expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*named.values()])])
+        torch.testing.assert_close(found[1][client], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("mode", "compile"), MODES)
+@pytest.mark.parametrize("token", [5, -1])
+def test_a_word_beyond_the_table_is_refused_and_not_found_in_the_next_clients(
+    mode, compile, token
+) -> None:
+    problem = Risk(model=words())
+    layout = problem.layout(torch.float64)
+    z, carried = points(problem, layout)
+    oracle = Oracle(problem, layout, mode, compile)
+    tokens = torch.zeros(CLIENTS, ROWS, FEATURES, dtype=torch.int64)
+    labels = torch.zeros(CLIENTS, ROWS, dtype=torch.int64)
+    oracle.gradient(z, carried, Batch(tokens, labels))
+    tokens[0, 1, 2] = token
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
+        oracle.gradient(z, carried, Batch(tokens, labels))

@@ -233,10 +233,20 @@ class ClientStack:
         for size in sorted({len(rows) for rows in all_rows}):
             group = [j for j, rows in enumerate(all_rows) if len(rows) == size]
             stacked = np.stack([all_rows[j] for j in group])
-            for start in range(0, size, FULL_BATCH):
-                rows = stacked[:, start : start + FULL_BATCH]
-                batch = self._batch(*self._rows(rows), self._clients[group], "all rows", start)
+            for own in even_passes(size):
+                rows = stacked[:, own]
+                batch = self._batch(*self._rows(rows), self._clients[group], "all rows", own.start)
                 yield places(group, self.layout.device), batch, rows.shape[1] / size
+
+
+def even_passes(count: int) -> list[slice]:
+    """So many rows in as few passes as possible, of about the same size: none is of one row.
+
+    >>> even_passes(2050)
+    [slice(0, 683, None), slice(683, 1366, None), slice(1366, 2050, None)]
+    """
+    passes = -(-count // FULL_BATCH)
+    return [slice(count * k // passes, count * (k + 1) // passes) for k in range(passes)]
 
 
 def places(rows: list[int], device: str = "cpu") -> slice | Tensor:

@@ -1,5 +1,6 @@
 """What a process of a simulation is asked to do; vectors come and go through the arena."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.engines.arena import Arena, Place
-from fedsaddle.engines.clients import FULL_BATCH, Setup, places, run_stack
+from fedsaddle.engines.clients import Setup, even_passes, places, run_stack
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
@@ -151,15 +152,20 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
 
 
 def loss_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> float:
-    """The mean loss of these rows, in passes of bounded size."""
+    """The mean loss of these rows, in passes of bounded size.
+
+    Where rows are normalised by those beside them (BatchNorm), a row alone has none.
+    """
     setup, arena, _ = shared
     oracle = Oracle(setup.problem, setup.layout, "loop")
+    if len(rows) <= (1 if setup.layout.n_carried else 0):
+        return math.nan
     device, total = setup.layout.device, 0.0
     for batch in passes(setup, rows):
         alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
         loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
         total += float(loss) * len(batch.labels)
-    return total / len(rows) if len(rows) else float("nan")
+    return total / len(rows)
 
 
 def metrics_of_problem(
@@ -179,8 +185,8 @@ def metrics_of_problem(
 
 def passes(setup: Setup, rows: np.ndarray) -> Iterator[Batch]:
     """These rows in batches of bounded size."""
-    for start in range(0, len(rows), FULL_BATCH):
-        index = torch.from_numpy(rows[start : start + FULL_BATCH]).to(setup.layout.device)
+    for own in even_passes(len(rows)):
+        index = torch.from_numpy(rows[own]).to(setup.layout.device)
         inputs = setup.data.take(index, setup.layout.dtype)
-        noise = setup.noise(len(index), "evaluation", int(rows[start]))
+        noise = setup.noise(len(index), "evaluation", int(rows[own.start]))
         yield Batch(inputs, setup.data.labels[index], noise)

@@ -17,7 +17,7 @@ from fedsaddle.problems.base import Batch, Compositional, Problem
 from fedsaddle.problems.compiled import Program, compiled
 from fedsaddle.problems.dropout import KeyedDropout
 from fedsaddle.problems.pieces import Field, Form, Parts, Pieces, pieces
-from fedsaddle.problems.stack import stacked
+from fedsaddle.problems.stack import OwnRows, stacked
 
 Mode = Literal["stack", "vmap", "loop"]
 
@@ -250,7 +250,8 @@ def _unpacked(function: Callable[..., Any], n_parts: int, key: Tensor, *tensors:
 
 
 def _vmapped(function: Callable[..., Any], *stacks: Tensor) -> Any:
-    return torch.vmap(function, randomness="different")(*stacks)
+    with OwnRows():
+        return torch.vmap(function, randomness="different")(*stacks)
 
 
 def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:

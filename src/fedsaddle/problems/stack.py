@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
@@ -384,11 +385,51 @@ def _embedding(
     clients, rows = weight.clients, weight.shape[0]
     tokens = _values(input, clients)
     first = rows * torch.arange(clients, device=tokens.device)
-    places = tokens + first.view(-1, *[1] * (tokens.ndim - 1))
+    places = _within(tokens, rows) + first.view(-1, *[1] * (tokens.ndim - 1))
     found = func(places, weight.apart().flatten(0, 1))
-    if padding_idx is not None:  # a row without gradient
-        found = torch.where((tokens == padding_idx % rows).unsqueeze(-1), found.detach(), found)
-    return Stack(found)
+    return Stack(_without_padding(found, tokens, rows, padding_idx))
+
+
+def _within(tokens: Tensor, rows: int) -> Tensor:
+    """The same tokens; in place of one that there is no row for, one that no stack has a row for.
+
+    Clients' rows lie one after the other: it would be found in the next one's, and not refused.
+    """
+    return torch.where((tokens >= 0) & (tokens < rows), tokens.long(), 2**40)
+
+
+def _without_padding(found: Tensor, tokens: Tensor, rows: int, padding_idx: int | None) -> Tensor:
+    """The row that pads has no gradient."""
+    if padding_idx is None:
+        return found
+    return torch.where((tokens == padding_idx % rows).unsqueeze(-1), found.detach(), found)
+
+
+class OwnRows(TorchFunctionMode):
+    """Within it, an embedding under `torch.vmap` is that of one client.
+
+    By torch's own rules all clients' rows are one table: only the first one's row pads, and a token
+    that there is no row for is found in the next one's.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not functional.embedding:
+            return func(*args, **(kwargs or {}))
+        return self._embedding(*args, **(kwargs or {}))
+
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        *rest: Any,
+        **named: Any,
+    ) -> Tensor:
+        rows = weight.shape[0]
+        found = functional.embedding(_within(input, rows), weight, None, *rest, **named)
+        return _without_padding(found, input, rows, padding_idx)
 
 
 def _gru(
