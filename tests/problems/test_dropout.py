@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._pytree import tree_leaves
 
 import fedsaddle
 from fedsaddle.algorithms import ALGORITHMS, LocalSGDA
@@ -122,7 +123,37 @@ def test_gradients_flow_through_what_is_kept():
     assert torch.allclose(gradient * x.detach(), found.detach())
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_between_recurrent_layers(kind, both_ways):
+    """As torch's own where next to nothing is dropped; else, one layer's outputs are dropped."""
+    torch.manual_seed(0)
+    options = {"num_layers": 3, "batch_first": True, "bidirectional": both_ways}
+    layers = kind(4, 5, dropout=1e-12, **options).double()
+    x = torch.randn(2, 6, 4).double()
+    still = kind(4, 5, dropout=0.0, **options).double()
+    still.load_state_dict(layers.state_dict())
+    for found, expected in zip(
+        tree_leaves(dropped(KEYS[0], x, layers)), tree_leaves(still(x)), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    layers.dropout = 0.5
+    outputs = [dropped(key, x, layers)[0].detach() for key in (KEYS[0], KEYS[0], KEYS[1])]
+    assert torch.equal(outputs[0], outputs[1]), "the key decides"
+    assert float((outputs[0] - outputs[2]).abs().max()) > 1e-3
+    assert torch.equal(dropped(KEYS[0], x, layers.eval())[0], layers(x)[0])
+
+
+def test_packed_sequences_are_left_to_torch():
+    torch.manual_seed(0)
+    layers = nn.GRU(4, 5, num_layers=2, dropout=0.5).double().eval()
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 4).double(), torch.randn(2, 4).double()])
+    assert torch.equal(dropped(KEYS[0], packed, layers)[0].data, layers(packed)[0].data)
+
+
 def test_which_networks_drop():
+    assert drops(nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2, num_layers=2, dropout=0.1)))
+    assert not drops(nn.GRU(2, 2, num_layers=2))
     assert drops(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout2d(0.1))))
     assert not drops(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)))
 
@@ -138,8 +169,22 @@ def network() -> nn.Module:
     )
 
 
-def test_the_oracle_drops_by_the_batchs_key_alone():
-    problem = AUC(model=network(), positive_ratio=0.4)
+class Recurrent(nn.Module):
+    """A row's three numbers one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.GRU(1, 4, num_layers=2, dropout=0.4, batch_first=True)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        outputs, _ = self.layers(rows.unsqueeze(-1))
+        return self.out(outputs[:, -1])
+
+
+@pytest.mark.parametrize("make", [network, Recurrent])
+def test_the_oracle_drops_by_the_batchs_key_alone(make):
+    problem = AUC(model=make(), positive_ratio=0.4)
     layout = problem.layout(torch.float64)
     torch.manual_seed(1)
     z = torch.randn(4, layout.d, dtype=torch.float64)
