@@ -132,6 +132,25 @@ def test_convolutions_and_their_second_derivative(cache):
     check_pullback(problem, 28, 28)
 
 
+@needs_compiler
+def test_a_convolution_at_a_single_pixel(cache):
+    """TorchInductor takes its gradient for one in another order than it is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.AvgPool2d(4), nn.ReLU()),
+        *(nn.Conv2d(16, 2, 3, padding=1, bias=False), nn.Flatten()),
+    )
+    problem = Risk(model=model)
+    layout = problem.layout(torch.float32)
+    z, carried, batch = point_and_batch(problem, 3, 4, 4)
+    single = batch._replace(inputs=batch.inputs.float())
+    compiled, plain = Oracle(problem, layout, compile=True), Oracle(problem, layout, "loop")
+    _, found, _ = compiled.gradient(z.float(), carried.float(), single)
+    _, expected, _ = plain.gradient(z.float(), carried.float(), single)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert compiled.compile
+
+
 class Branching(nn.Module):
     """What it computes depends on the data."""
 

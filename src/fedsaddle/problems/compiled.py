@@ -19,9 +19,10 @@ from torch import Tensor
 from fedsaddle.problems.stack import for_compiler
 
 Program = Callable[..., Any]
-OPTIONS = {"cpp_wrapper": True, "compile_threads": 1}
-"""Calls between kernels are compiled too: a step may be as short as a fifth of a millisecond. That
-makes a program one file for the compiler, which is no work for several threads."""
+OPTIONS = {"cpp_wrapper": True, "cpp_wrapper_build_separate": True, "compile_threads": 1}
+"""Calls between kernels are compiled too: a step may be as short as a fifth of a millisecond. They
+are a file of their own, which need not be optimised as kernels are: for a network of hundreds of
+layers that alone would take minutes. Two files are no work for several threads."""
 
 
 def can_compile() -> bool:
@@ -52,6 +53,7 @@ def compiled(
     with for_compiler():
         graph = make_fx(function)(*examples)
     products = _leave_products(graph, accumulate) if accumulate else []
+    _copy_where_strides_want_it(graph)
     name = hashlib.sha256(f"{graph.graph}{torch.__version__}".encode()).hexdigest()[:16]
     # TorchInductor keeps whole programs, and not just their parts, where shapes have a keeper
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
@@ -138,6 +140,16 @@ def _leave_products(graph: Any, accumulate: int) -> list[list[int] | None]:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return shapes
+
+
+def _copy_where_strides_want_it(graph: Any) -> None:
+    """TorchInductor may lay out a tensor in another order than it had when the graph was traced: a
+    convolution's gradient at a single pixel. What was a view then may have to be a copy."""
+    import torch
+
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    graph.recompile()
 
 
 def _add_results(program: Program, products: Sequence[list[int] | None], *tensors: Tensor) -> None:
