@@ -173,6 +173,15 @@ def test_a_site_with_one_test_row_is_evaluated_though_its_network_normalises_bat
     assert result.history[-1]["test/loss"] is None, "a row alone cannot be normalised"
 
 
+def test_a_test_row_alone_has_a_loss_where_its_pixels_are_normalised_together():
+    network = torch.nn.Sequential(
+        *(torch.nn.Unflatten(1, (1, 3)), torch.nn.BatchNorm1d(1), torch.nn.Flatten()),
+        torch.nn.Linear(3, 1),
+    )
+    result = fedsaddle.train(AUC(model=network), data_of([40, 10], test=0.1, validation=0))
+    assert all(row["test/loss"] is not None for row in result.history)
+
+
 def test_all_rows_are_taken_in_passes_of_which_none_is_a_row_alone():
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
     data = data_of([FULL_BATCH + 1, 30], test=0, validation=0)

@@ -343,6 +343,8 @@ def test_embedding(padding):
     tokens = torch.arange(C * 8).view(C, 2, 4) % 7
     agree_for_module(layer, tokens)
     agree_for_module(layer, tokens[:, 0])
+    by_vmap = nn.Embedding(7, 5, padding_idx=padding, scale_grad_by_freq=True)
+    agree_for_module(by_vmap, tokens, own_rule=False)
 
 
 def test_embedding_of_shared_tokens_and_by_shared_weights():

@@ -240,7 +240,7 @@ class ClientStack:
 
 
 def even_passes(count: int) -> list[slice]:
-    """So many rows in as few passes as possible, of about the same size: none is of one row.
+    """So many rows in as few passes as possible, of about the same size: no row is left over.
 
     >>> even_passes(2050)
     [slice(0, 683, None), slice(683, 1366, None), slice(1366, 2050, None)]

@@ -19,7 +19,7 @@ class ClientMemory:
 
     Who asks clients has slots for what they remember now and for what they will, which whoever
     computes it writes there; once a client's reply is used, the one takes the other's place.
-    Nothing is copied, and a phase that comes to nothing leaves no trace.
+    To use a reply copies nothing, and a phase that comes to nothing leaves no trace.
 
     >>> memory = ClientMemory({"control": 2}, torch.float32)
     >>> now, then = memory.stage([3, 7])
@@ -36,7 +36,8 @@ class ClientMemory:
     ) -> None:
         self._names, self._lengths = list(lengths), list(lengths.values())
         self._dtype, self._width = dtype, sum(self._lengths)
-        self._near, self._far = SharedNumbers(dtype), SharedNumbers(dtype, on_disk=True)
+        self._near = SharedNumbers(dtype)
+        self._far = SharedNumbers(dtype, on_disk=self._width > 0)  # else no disk is needed
         self._near_slots = limit_bytes // max(1, self._width * dtype.itemsize)
         """Those that lie in memory."""
         self.era = 0

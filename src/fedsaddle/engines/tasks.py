@@ -154,18 +154,21 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
 def loss_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> float:
     """The mean loss of these rows, in passes of bounded size.
 
-    Where rows are normalised by those beside them (BatchNorm), a row alone has none.
+    A row alone has none where it would be normalised by those beside it (BatchNorm).
     """
     setup, arena, _ = shared
     oracle = Oracle(setup.problem, setup.layout, "loop")
-    if len(rows) <= (1 if setup.layout.n_carried else 0):
-        return math.nan
     device, total = setup.layout.device, 0.0
     for batch in passes(setup, rows):
         alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
-        loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
+        try:
+            loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
+        except ValueError:
+            if len(rows) > 1:
+                raise
+            return math.nan
         total += float(loss) * len(batch.labels)
-    return total / len(rows)
+    return total / len(rows) if len(rows) else math.nan
 
 
 def metrics_of_problem(

@@ -17,7 +17,7 @@ from fedsaddle.problems.base import Batch, Compositional, Problem
 from fedsaddle.problems.compiled import Program, compiled
 from fedsaddle.problems.dropout import KeyedDropout
 from fedsaddle.problems.pieces import Field, Form, Parts, Pieces, pieces
-from fedsaddle.problems.stack import OwnRows, stacked
+from fedsaddle.problems.stack import stacked, vmapped
 
 Mode = Literal["stack", "vmap", "loop"]
 
@@ -104,7 +104,7 @@ class Oracle:
 
     def _statistics(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
         # by vmap even in a stack: a problem may differentiate here, with torch.func
-        run = _looped if self.mode == "loop" or len(z) == 1 else _vmapped
+        run = _looped if self.mode == "loop" or len(z) == 1 else vmapped
         with torch.no_grad():
             return (run(self._statistics_of_one, z, carried, *parts),)
 
@@ -249,11 +249,6 @@ def _unpacked(function: Callable[..., Any], n_parts: int, key: Tensor, *tensors:
     return function(key, list(tensors[:n_parts]), *tensors[n_parts:])
 
 
-def _vmapped(function: Callable[..., Any], *stacks: Tensor) -> Any:
-    with OwnRows():
-        return torch.vmap(function, randomness="different")(*stacks)
-
-
 def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:
     results = [function(*row) for row in zip(*stacks, strict=True)]
     if isinstance(results[0], tuple):
@@ -261,7 +256,7 @@ def _looped(function: Callable[..., Any], *stacks: Tensor) -> Any:
     return torch.stack(results)
 
 
-_WAYS: dict[Mode, Callable[..., Any]] = {"stack": stacked, "vmap": _vmapped, "loop": _looped}
+_WAYS: dict[Mode, Callable[..., Any]] = {"stack": stacked, "vmap": vmapped, "loop": _looped}
 _SIMPLER: dict[Mode, Mode] = {"stack": "vmap", "vmap": "loop"}
 
 

@@ -132,6 +132,12 @@ def stacked(function: Callable[..., Any], *stacks: Tensor) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: _values(tensor, clients), results)
 
 
+def vmapped(function: Callable[..., Any], *stacks: Tensor) -> Any:
+    """The same by torch's own rules."""
+    with _OwnRows():
+        return torch.vmap(function, randomness="different")(*stacks)
+
+
 def _by_vmap(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     """Any function at all, by torch's own rules."""
     leaves, tree = pytree.tree_flatten((args, kwargs))
@@ -145,7 +151,7 @@ def _by_vmap(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*own_args, **own_kwargs)
 
     values = [leaves[j].apart() for j in places]
-    results = torch.vmap(of_one_client, randomness="different")(*values)
+    results = vmapped(of_one_client, *values)
     in_place = name.endswith("_") and not name.endswith("__")
     return args[0] if in_place else pytree.tree_map_only(Tensor, Stack, results)
 
@@ -405,7 +411,7 @@ def _without_padding(found: Tensor, tokens: Tensor, rows: int, padding_idx: int 
     return torch.where((tokens == padding_idx % rows).unsqueeze(-1), found.detach(), found)
 
 
-class OwnRows(TorchFunctionMode):
+class _OwnRows(TorchFunctionMode):
     """Within it, an embedding under `torch.vmap` is that of one client.
 
     By torch's own rules all clients' rows are one table: only the first one's row pads, and a token

@@ -120,7 +120,7 @@ def gather(
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
             replies = expected
-            if len(clients) < len(asked):
+            if not np.array_equal(clients, asked):
                 replies = _replies(plan, clients, selected, draws)
             means = answers[0].means if np.array_equal(clients, answers[0].clients) else None
             return replace(replies, vectors=vectors, means=means)
