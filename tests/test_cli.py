@@ -291,3 +291,24 @@ def test_heart_disease_from_the_command_line(run, data_root):
     assert code == 0, err
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
         assert hospital in out
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "engine.compile=maybe",
+            "engine.compile: should be 'auto' or a valid boolean, not 'maybe'",
+        ),
+        (
+            "federation.dropout=often",
+            "federation.dropout: should be a valid number or a valid dictionary, not 'often'",
+        ),
+        ("engine.workers=-1", "engine.workers: should be greater than or equal to 0, not -1"),
+        ("engine.sites=[1, 2]", "engine.sites.0: should be a valid string, not 1"),
+    ],
+)
+def test_a_wrong_value_is_told_what_would_be_right(run, tmp_path, setting, said):
+    code, out, err = run("train", *QUICK, "--set", setting)
+    assert (code, out, err) == (2, "", f"fedsaddle: {said}.\n")
+    assert not (tmp_path / "runs").exists()

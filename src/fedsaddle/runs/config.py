@@ -66,13 +66,20 @@ class Config(BaseModel):
 
 def sentence(error: ValidationError, section: str, model: type[BaseModel]) -> str:
     """The first mistake a validation found, as one sentence that names the field."""
-    first = error.errors()[0]
-    field = ".".join([section, *(str(part) for part in first["loc"])])
+    first, *others = error.errors()
+    where = first["loc"]
+    # a setting of one kind or another is refused once for each of them
+    kinds = [e for e in others if e["loc"][:-1] == where[:-1] and e["input"] is first["input"]]
+    either = len(where) > 1 and isinstance(where[-1], str) and bool(kinds)
+    field = ".".join([section, *(str(part) for part in (where[:-1] if either else where))])
     if first["type"] == "extra_forbidden":
         fields = model.model_fields.items()
         known = [part.alias or name for name, part in fields if name != "model"]
         return f"{field}: there is no such setting; {nearest(str(first['loc'][-1]), known)}"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if either:
+        wanted = [e["msg"].partition(", ")[0] for e in (first, *kinds)]
+        message = "should be " + " or ".join(w.removeprefix("Input should be ") for w in wanted)
     given = "" if first["type"] == "value_error" else f", not {first['input']!r}"
     return f"{field}: {message}{given}."
 
