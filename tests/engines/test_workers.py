@@ -1,5 +1,6 @@
 """Worker processes: order, errors, and how they end. Real processes, real signals."""
 
+import fcntl
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedsaddle.engines.shared import SharedNumbers
 from fedsaddle.engines.workers import Workers, can_fork
 from fedsaddle.errors import UserError
 
@@ -111,16 +113,23 @@ def note(name, ten, path, k):
     return k
 
 
-def test_each_task_is_done_once_whoever_comes_first_to_it(tmp_path):
-    three = Workers(3, shared)
+def count(done, k):
+    done[k] += 1
+    return k
+
+
+def test_each_task_is_done_once_whoever_comes_first_to_it():
+    """Tasks that take no time, so that all processes ask for the next one at once."""
+    done = SharedNumbers(torch.int64)
+    done.make_room(20_000)
+    three = Workers(3, lambda worker: (done[:20_000].numpy(),))
     try:
-        for turn in range(3):  # the next tasks are counted from the start
-            path = tmp_path / str(turn)
-            tasks = [(note, (str(path), k)) for k in range(500)]
-            assert three.run(tasks) == list(range(500))
-            assert sorted(map(int, path.read_text().split())) == list(range(500))
+        for turn in range(1, 4):  # the next tasks are counted from the start
+            assert three.run([(count, (k,)) for k in range(20_000)]) == list(range(20_000))
+            assert (done[:20_000] == turn).all()
     finally:
         three.close()
+        done.close()
 
 
 def sleep(name, ten, seconds):
@@ -226,19 +235,24 @@ def test_a_result_that_cannot_be_sent_is_an_error(workers, tmp_path):
     assert workers.run([(told, (1,))]) == [("shared", 10)]
 
 
-def end(name, ten, path, run, way):
+def end(name, ten, path, run, way, taken):
     """Ends this process, unless it is the run's own, when both are at work."""
     who(name, ten, path)
     if os.getpid() == run:
         return
-    if way == "killed":
+    if way == "killed as it takes a task":
+        fcntl.lockf(taken, fcntl.LOCK_EX)
+    if way != "left":
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(7)
 
 
-@pytest.mark.parametrize(("way", "how"), [("killed", "SIGKILL"), ("left", r"\(7\)")])
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [("killed", "SIGKILL"), ("killed as it takes a task", "SIGKILL"), ("left", r"\(7\)")],
+)
 def test_a_worker_that_is_ended_is_a_sentence_that_names_the_setting(workers, way, how, tmp_path):
-    task = (end, (str(tmp_path), os.getpid(), way))
+    task = (end, (str(tmp_path), os.getpid(), way, workers._taken))
     with pytest.raises(UserError, match=rf"^engine\.workers: .*{how}.*fewer engine\.workers"):
         workers.run([task, task, (told, (2,))])
 
@@ -272,6 +286,7 @@ def test_an_interrupt_is_the_parents_affair(workers):
 
 PARENT = """
 import os, sys, time
+from fedsaddle.engines.shared import SharedNumbers
 from fedsaddle.engines.workers import Workers
 
 def pid(*shared):

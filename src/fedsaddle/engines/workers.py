@@ -3,11 +3,12 @@
 They are forked: data, network and method are simply there, and a user's own classes need not be
 importable. The run's own process is one of them: what it sends and gets is two messages for every
 other one, whatever there is to do. Whoever is free takes the next task, costly ones first: a place
-in a file that all have open is how far they are, which the system moves on, so that a process that
-is killed takes nothing with it.
+in a file that all have open is how far they are, and who moves it on holds a lock that the system
+takes back from a process that is killed.
 """
 
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -261,8 +262,16 @@ def _answers(tasks: Sequence[Task], taken: int, shared: tuple[Any, ...]) -> list
 
 def _places(number: int, taken: int) -> Iterator[int]:
     """Those of so many tasks that this worker comes first to."""
-    while (place := os.lseek(taken, 1, os.SEEK_CUR) - 1) < number:
+    while (place := _next_place(taken)) < number:
         yield place
+
+
+def _next_place(taken: int) -> int:
+    fcntl.lockf(taken, fcntl.LOCK_EX)  # of a file in memory, two may move the place on to the same
+    try:
+        return os.lseek(taken, 1, os.SEEK_CUR) - 1
+    finally:
+        fcntl.lockf(taken, fcntl.LOCK_UN)
 
 
 def _answer(place: int, task: Task, shared: tuple[Any, ...]) -> Answer:
