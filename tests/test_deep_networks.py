@@ -27,7 +27,7 @@ def few_pictures(data_root, tmp_path):
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("network", "arguments", "rounds"),
-    [("cifar-cnn", "{}", 10), ("resnet-20", "{}", 4), ("resnet-20", "{norm='group'}", 4)],
+    [("cifar-cnn", "{}", 10), ("resnet-20", "{}", 8), ("resnet-20", "{norm='group'}", 4)],
     ids=["cifar-cnn", "resnet-20", "resnet-20-group"],
 )
 def test_vehicles_against_animals(few_pictures, run, network, arguments, rounds):

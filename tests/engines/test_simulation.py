@@ -9,7 +9,7 @@ from fedsaddle.algorithms import CODASCA, CDMAOne, FedAvg, LocalSGDA
 from fedsaddle.data import FederatedData
 from fedsaddle.engines.clients import FULL_BATCH
 from fedsaddle.errors import UserError
-from fedsaddle.problems import AUC, Problem
+from fedsaddle.problems import AUC, Problem, Risk
 
 
 def data_of(sizes, seed=0, dim=3, **split):
@@ -170,16 +170,32 @@ def test_a_site_with_one_test_row_is_evaluated_though_its_network_normalises_bat
     assert data.test.counts.tolist() == [4, 1]
     result = fedsaddle.train(AUC(model=network), data, rounds=1)
     assert 0 <= result.history[-1]["test/auc"] <= 1
-    assert result.history[-1]["test/loss"] is None, "a row alone cannot be normalised"
+    assert result.history[-1]["test/loss"] is not None
 
 
-def test_a_test_row_alone_has_a_loss_where_its_pixels_are_normalised_together():
+def test_losses_are_those_of_the_network_as_it_is_used():
+    """With all its units, and normalised by what it has learnt."""
     network = torch.nn.Sequential(
-        *(torch.nn.Unflatten(1, (1, 3)), torch.nn.BatchNorm1d(1), torch.nn.Flatten()),
-        torch.nn.Linear(3, 1),
+        *(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)),
+        torch.nn.Linear(8, 1),
     )
-    result = fedsaddle.train(AUC(model=network), data_of([40, 10], test=0.1, validation=0))
-    assert all(row["test/loss"] is not None for row in result.history)
+    data = data_of([40, 30], test=0.3, validation=0)
+    result = fedsaddle.train(Risk(model=network), data, rounds=2)
+    network.load_state_dict({name: result.x[name] for name in network.state_dict()})
+    rows = torch.from_numpy(data.test.indices)
+    with torch.no_grad():
+        outputs = network.eval()(data.take(rows)).squeeze(-1)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        outputs, data.labels[rows].float()
+    )
+    assert result.history[-1]["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_client_with_one_training_row_is_named_where_the_network_normalises_batches():
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    data = data_of([40, 1], test=0, validation=0)
+    with pytest.raises(UserError, match=r"^client 'client-1' trains on one row .*data\.min_rows"):
+        fedsaddle.train(Risk(model=network), data, LocalSGDA(batch_size=4), rounds=1)
 
 
 def test_all_rows_are_taken_in_passes_of_which_none_is_a_row_alone():

@@ -17,6 +17,7 @@ from fedsaddle.algorithms import Algorithm, Members, Round
 from fedsaddle.algorithms.base import Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.data import FederatedData
+from fedsaddle.errors import UserError
 from fedsaddle.keyed import Key, generator
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Batch, Problem
@@ -274,9 +275,18 @@ def run_stack(
     stack = ClientStack(setup, clients, received.pop("carried", nothing), number, phase_name)
     at = Round(number, setup.seed, layout, setup.problem, setup.members)
     noise = keyed.number(setup.seed, "noise", int(clients[0]), number, phase_name)
-    with _seeded(noise, layout.device):  # by the stack, not by the order of work
-        reply, memory = phase.client(at, received, memory, stack)
-        take_steps([*reply.values(), *memory.values()])
+    try:
+        with _seeded(noise, layout.device):  # by the stack, not by the order of work
+            reply, memory = phase.client(at, received, memory, stack)
+            take_steps([*reply.values(), *memory.values()])
+    except ValueError as error:
+        if setup.batch_rows(clients).max() > 1:
+            raise
+        raise UserError(
+            f"client '{setup.data.names[clients[0]]}' trains on one row at a time, which this "
+            f"network cannot do ({error}); use a larger algorithm.batch_size, leave out clients by "
+            "data.min_rows, or take a network without BatchNorm."
+        ) from None
     reply = {name: reply[name] for name in phase.up if name in reply}
     if layout.n_carried and phase.trains:
         reply["carried"] = stack.carried

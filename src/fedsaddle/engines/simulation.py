@@ -306,10 +306,12 @@ class Simulation:
         outputs = self._run(tasks)
         return None if outputs[0] is None else np.concatenate(outputs)
 
-    def _losses(self, z: Tensor, carried: Tensor, sites: Sequence[np.ndarray]) -> list[float]:
+    def _losses(
+        self, z: Tensor, carried: Tensor, sites: Sequence[np.ndarray], trained: bool = False
+    ) -> list[float]:
         """The mean loss of every site's rows."""
         point = self._point(z, carried)
-        tasks: list[Task] = [(loss_of_rows, (*point, rows)) for rows in sites]
+        tasks: list[Task] = [(loss_of_rows, (*point, rows, trained)) for rows in sites]
         return self._run(tasks, [float(len(rows)) for rows in sites])
 
     def _point(self, z: Tensor, carried: Tensor) -> Any:
@@ -345,7 +347,8 @@ class Simulation:
             random = generator(self._setup.seed, "objective")
             able = np.sort(random.choice(able, OBJECTIVE_CLIENTS, replace=False))
         own = [self._setup.data.train[int(client)] for client in able]
-        losses = self._losses(z, carried, [rows[:: -(-len(rows) // FULL_BATCH)] for rows in own])
+        rows = [rows[:: -(-len(rows) // FULL_BATCH)] for rows in own]
+        losses = self._losses(z, carried, rows, trained=True)
         finite = [loss for loss in losses if np.isfinite(loss)]  # one broken client is not the run
         return float(np.mean(finite)) if finite else float("nan")
 

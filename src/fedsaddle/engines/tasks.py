@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from fedsaddle.engines.clients import Setup, even_passes, places, run_stack
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
+from fedsaddle.problems.base import in_use
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import parts_of
 
@@ -151,10 +153,12 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
     return None if outputs is None else outputs.double().cpu().numpy()
 
 
-def loss_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> float:
-    """The mean loss of these rows, in passes of bounded size.
+def loss_of_rows(
+    shared: Shared, z: Place, carried: Place, rows: np.ndarray, trained: bool
+) -> float:
+    """The mean loss of these rows, of a network that is trained or in use, in bounded passes.
 
-    A row alone has none where it would be normalised by those beside it (BatchNorm).
+    In training, a row alone has none where it would be normalised by those beside it (BatchNorm).
     """
     setup, arena, _ = shared
     oracle = Oracle(setup.problem, setup.layout, "loop")
@@ -162,7 +166,8 @@ def loss_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
     for batch in passes(setup, rows):
         alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
         try:
-            loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
+            with nullcontext() if trained else in_use():
+                loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
         except ValueError:
             if len(rows) > 1:
                 raise

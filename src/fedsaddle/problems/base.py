@@ -12,7 +12,9 @@ to write:
 ...         return pull / 2 + x["x"] @ y["y"] - y["y"].square().sum() / 2
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import torch
@@ -27,6 +29,20 @@ Kind = Literal["auc", "minimax", "risk", "agnostic", "compositional", "ratio"]
 """auc: a saddle whose dual has a closed form; minimax: any other saddle; risk: no dual;
 agnostic: a risk whose dual is the method's, on the server; compositional: a saddle behind an inner
 map (`Compositional`); ratio: risk with class weights that follow the model."""
+
+
+_in_use: ContextVar[bool] = ContextVar("in_use", default=False)
+
+
+@contextmanager
+def in_use() -> Iterator[None]:
+    """Within it, a loss is that of the network as it is used, not as it is trained: nothing is
+    dropped, and BatchNorm goes by what it has learnt, not by the rows at hand."""
+    before = _in_use.set(True)
+    try:
+        yield
+    finally:
+        _in_use.reset(before)
 
 
 class Batch(NamedTuple):
@@ -199,10 +215,15 @@ class NetworkProblem(Problem):
     def drops(self) -> bool:
         return drops(self.model)
 
-    def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
-        """The network's outputs with the parameters and buffers found in `x`."""
+    def switch(self, training: bool) -> None:
+        """The network to training, unless it is `in_use`, or to use."""
+        training = training and not _in_use.get()
         if self.model.training != training:
             self.model.train(training)
+
+    def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
+        """The network's outputs with the parameters and buffers found in `x`."""
+        self.switch(training)
         names = (*dict(self.model.named_parameters()), *dict(self.model.named_buffers()))
         weights: Any = {name: x[name] for name in names}
         outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))

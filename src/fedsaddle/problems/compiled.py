@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedsaddle.problems.stack import for_compiler
@@ -82,8 +83,6 @@ def _vectors(graph: Any) -> dict[str, Any]:
 
     There TorchInductor goes on number by number, which takes half as long again as all the rest.
     """
-    import torch
-
     convolution = torch.ops.aten.convolution.default
     pictures = graph.graph.find_nodes(op="call_function", target=convolution)
     halved = any(node.meta["val"].shape[1] % 16 == 8 for node in pictures)
@@ -116,8 +115,6 @@ def _leave_products(graph: Any, accumulate: int) -> list[list[int] | None]:
     Those are added to something: to a matrix in place, a product can be added in the making. For
     each result, the product's shape, or None.
     """
-    import torch
-
     ops = torch.ops.aten
     targets = graph.graph.find_nodes(op="placeholder")[-accumulate:]
     (output,) = graph.graph.find_nodes(op="output")
@@ -145,16 +142,12 @@ def _leave_products(graph: Any, accumulate: int) -> list[list[int] | None]:
 def _copy_where_strides_want_it(graph: Any) -> None:
     """TorchInductor may lay out a tensor in another order than it had when the graph was traced: a
     convolution's gradient at a single pixel. What was a view then may have to be a copy."""
-    import torch
-
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default
     graph.recompile()
 
 
 def _add_results(program: Program, products: Sequence[list[int] | None], *tensors: Tensor) -> None:
-    from torch import _foreach_add_
-
     results = iter(program(*tensors))
     others, sums = [], []
     for target, shape in zip(tensors[-len(products) :], products, strict=True):
@@ -164,7 +157,7 @@ def _add_results(program: Program, products: Sequence[list[int] | None], *tensor
         else:
             target.view(shape).baddbmm_(next(results), next(results))
     if others:
-        _foreach_add_(others, sums)
+        torch._foreach_add_(others, sums)
 
 
 def _cache() -> Path:

@@ -92,8 +92,7 @@ class GAN(NetworkProblem):
 
     def generate(self, x: Named, noise: Tensor, training: bool = False) -> Tensor:
         """`G(w)`."""
-        if self.model.training != training:
-            self.model.train(training)
+        self.switch(training)
         return self._call("generator", x, noise)
 
     def loss(self, x: Named, y: Named, batch: Batch) -> Tensor:

@@ -41,7 +41,8 @@ class Oracle:
         self.drops = problem.drops
         self._programs: dict[Any, Program] = {}
         self._number = lru_cache(partial(torch.tensor, dtype=layout.dtype, device=layout.device))
-        self._no_key = torch.zeros(1, dtype=torch.int64, device=layout.device)
+        keys = partial(torch.zeros, dtype=torch.int64, device=layout.device)
+        self._no_keys = lru_cache(keys)
 
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
@@ -174,7 +175,7 @@ class Oracle:
         """The function's results; with `accumulate`, they are added to the last so many points."""
         key, parts = batch.key, batch.parts
         if key is None:
-            key = self._no_key.expand(points[0].shape[0])
+            key = self._no_keys(points[0].shape[0])
         if self.compile and self.mode != "loop":
             tensors = [tensor.contiguous() for tensor in (key, *parts, *points)]
             # the shapes of the points follow from the layout
