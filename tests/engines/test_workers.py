@@ -286,7 +286,6 @@ def test_an_interrupt_is_the_parents_affair(workers):
 
 PARENT = """
 import os, sys, time
-from fedsaddle.engines.shared import SharedNumbers
 from fedsaddle.engines.workers import Workers
 
 def pid(*shared):

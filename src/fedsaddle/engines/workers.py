@@ -249,8 +249,10 @@ def _serve(
 
 def _look_out(line: Connection, core: int | None) -> None:
     """Waits a little while for a message, where nobody else needs the core."""
+    if core is None:
+        return
     limit = time.perf_counter() + PATIENCE
-    while core is not None and not line.poll() and time.perf_counter() < limit:
+    while not line.poll() and time.perf_counter() < limit:
         pass
 
 

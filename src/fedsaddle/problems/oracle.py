@@ -41,8 +41,7 @@ class Oracle:
         self.drops = problem.drops
         self._programs: dict[Any, Program] = {}
         self._number = lru_cache(partial(torch.tensor, dtype=layout.dtype, device=layout.device))
-        keys = partial(torch.zeros, dtype=torch.int64, device=layout.device)
-        self._no_keys = lru_cache(keys)
+        self._no_keys = lru_cache(partial(torch.zeros, dtype=torch.int64, device=layout.device))
 
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
