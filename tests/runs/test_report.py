@@ -172,6 +172,15 @@ def test_sentence_says_what_happened(record: RunRecord) -> None:
     )
 
 
+def test_who_has_all_training_rows_trained_alone_and_sent_nothing(record: RunRecord) -> None:
+    first, *others = record.data["clients"]
+    idle = [site | {"train_rows": 0} for site in others]
+    pooled = replace(record, data=record.data | {"clients": [first, *idle]})
+    found = sentence(pooled)
+    assert found.startswith("1 site trained one model for 3 rounds with CODASCA; pooled test AUC")
+    assert "sent" not in found
+
+
 def test_megabytes_add_up(record: RunRecord) -> None:
     down = sum(e["bytes_down"] for e in record.ledger)
     up = sum(e["bytes_up"] for e in record.ledger)

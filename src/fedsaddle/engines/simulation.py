@@ -19,7 +19,7 @@ from fedsaddle.algorithms import Algorithm, Members, Phase
 from fedsaddle.algorithms.base import Means, Vectors, length
 from fedsaddle.data import FederatedData, Rows
 from fedsaddle.engines.arena import Arena
-from fedsaddle.engines.clients import FULL_BATCH, Setup
+from fedsaddle.engines.clients import FULL_BATCH, Setup, even_passes
 from fedsaddle.engines.effort import (
     WORTH_COMPILING,
     WORTH_FORKING,
@@ -301,7 +301,7 @@ class Simulation:
     def _predict(self, z: Tensor, carried: Tensor, rows: np.ndarray) -> np.ndarray | None:
         """The model's outputs for these rows."""
         point = self._point(z, carried)
-        blocks = [rows[start : start + FULL_BATCH] for start in range(0, len(rows), FULL_BATCH)]
+        blocks = [rows[own] for own in even_passes(len(rows))]
         tasks: list[Task] = [(predict_rows, (*point, block)) for block in blocks or [rows]]
         outputs = self._run(tasks)
         return None if outputs[0] is None else np.concatenate(outputs)

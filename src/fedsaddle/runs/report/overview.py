@@ -76,7 +76,8 @@ def sentence(record: RunRecord) -> str:
     """What happened, in one sentence."""
     done, planned = rounds_done(record), rounds_planned(record)
     answered = {client for entry in record.ledger for client in entry["answered"]}
-    taking_part = len(clients(record)) or len(answered)
+    able = [site for site in clients(record) if site.get("train_rows")]
+    taking_part = len(able) or len(answered)
     who = plural(taking_part, "site") if taking_part else "The sites"
     method = setting(record, "algorithm", "name")
     trained = f"{who} trained one model for {plural(done, 'round')}"
@@ -96,7 +97,7 @@ def sentence(record: RunRecord) -> str:
         parts.append(
             f"{plural(undefined, 'site')} {have} one class only and {their} AUC is undefined"
         )
-    if sent(record) is not None:
+    if sent(record) is not None and taking_part != 1:
         parts.append(f"{megabytes(sent(record))} were sent")
     return "; ".join(parts) + "."
 
