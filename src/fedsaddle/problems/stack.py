@@ -273,6 +273,11 @@ def _larger(a: Tensor, b: Tensor, of_a: Any, of_b: Any) -> tuple[Tensor, Tensor]
     return torch.where(second, b, a), torch.where(second, of_b, of_a)
 
 
+def _there(tensor: Tensor) -> Tensor:
+    """The same, for the compiler a tensor that is there, not one to be computed when needed."""
+    return tensor.as_strided(tensor.size(), tensor.stride())
+
+
 class _PoolByTwo(torch.autograd.Function):
     """The largest of two by two pixels, the first of those that are alike, as max-pooling has it.
 
@@ -284,9 +289,7 @@ class _PoolByTwo(torch.autograd.Function):
         a, b, c, d = (pictures[..., row::2, column::2] for row in (0, 1) for column in (0, 1))
         (above, left), (below, right) = _larger(a, b, 0.0, 1.0), _larger(c, d, 2.0, 3.0)
         largest, place = _larger(above, below, left, right)
-        place = place.permute(0, 2, 3, 1).contiguous()
-        # which for the compiler is a tensor that is there, not one to be computed when needed
-        return largest, place.as_strided(place.size(), place.stride())
+        return largest, _there(place.permute(0, 2, 3, 1).contiguous())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -296,7 +299,7 @@ class _PoolByTwo(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
         (place,) = (tensor.unsqueeze(2).unsqueeze(4) for tensor in ctx.saved_tensors)
-        spread = gradient.permute(0, 2, 3, 1).unsqueeze(2).unsqueeze(4)
+        spread = _there(gradient.permute(0, 2, 3, 1).contiguous()).unsqueeze(2).unsqueeze(4)
         places = torch.arange(4, dtype=place.dtype, device=place.device).view(2, 1, 2, 1)
         found = torch.where(place == places, spread, 0.0)
         return found.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
