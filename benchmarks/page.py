@@ -1,4 +1,5 @@
-"""Write the measured parts of docs/speed.md and docs/deployment.md from the newest stored results.
+"""Write the measured parts of docs/speed.md and docs/deployment.md from the newest stored results,
+those of every processor that was measured.
 
 Run: make docs.
 """
@@ -14,9 +15,10 @@ RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
-def newest(kind: str, folder: Path = RESULTS) -> Path | None:
-    """The last stored file of a kind; their names end in the date."""
-    return max(folder.glob(f"{kind}-*.json"), default=None)
+def newest(kind: str, folder: Path = RESULTS) -> list[Path]:
+    """The last stored file of a kind for every processor; their names end in the date."""
+    paths = sorted(folder.glob(f"{kind}-*.json"))
+    return [*{json.loads(path.read_text())["cpu"]: path for path in paths}.values()]
 
 
 def header(result: dict[str, Any]) -> str:
@@ -57,7 +59,7 @@ def peers(path: Path) -> list[str]:
     times = ("ms a round, median (minimum)", "processor ms")
     columns = ("network", "", *times, "× best peer", "÷ limit", "versions")
     return [
-        "### Against the peers",
+        f"### Against the peers, {result['cpu']}",
         "",
         header(result),
         "",
@@ -84,7 +86,7 @@ def bench(path: Path) -> list[str]:
             profiles.append((*names, *(f"{100 * row['profile'][part]:.1f}" for part in parts)))
     columns = ("network", "method", "runner")
     return [
-        "### Against the plain loop",
+        f"### Against the plain loop, {result['cpu']}",
         "",
         header(result),
         "",
@@ -115,7 +117,7 @@ def growth(path: Path) -> list[str]:
         for number, megabytes in run["megabytes"].items()
     )
     return [
-        "### Growth",
+        f"### Growth, {result['cpu']}",
         "",
         header(result),
         "",
@@ -154,10 +156,10 @@ PARTS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
 
 
 def measured(name: str, folder: Path = RESULTS) -> str:
-    """The measured part of a page, from the newest results there are."""
+    """The measured part of a page, from the newest results of every processor."""
     lines = [BEGIN, ""]
     for kind, write in PARTS[name].items():
-        if (path := newest(kind, folder)) is not None:
+        for path in newest(kind, folder):
             lines += write(path)
     return "\n".join([*lines, END])
 

@@ -132,3 +132,13 @@ def test_the_page_is_what_the_newest_results_say(monkeypatch):
     for name in page.PARTS:
         text = (page.DOCS / name).read_text()
         assert page.page(name, text) == text, "run: make docs"
+
+
+def test_the_page_has_the_newest_results_of_every_processor(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    page = import_module("page")
+    for day, cpu in ((1, "small"), (2, "large"), (3, "small")):
+        (tmp_path / f"bench-2000-01-0{day}.json").write_text(json.dumps({"cpu": cpu}))
+    found = [path.stem for path in page.newest("bench", tmp_path)]
+    assert found == ["bench-2000-01-03", "bench-2000-01-02"]
+    assert page.newest("peers", tmp_path) == []
