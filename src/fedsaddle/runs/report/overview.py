@@ -97,7 +97,7 @@ def sentence(record: RunRecord) -> str:
         parts.append(
             f"{plural(undefined, 'site')} {have} one class only and {their} AUC is undefined"
         )
-    if sent(record) is not None and taking_part != 1:
+    if sent(record) is not None:
         parts.append(f"{megabytes(sent(record))} were sent")
     return "; ".join(parts) + "."
 
