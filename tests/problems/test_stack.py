@@ -13,7 +13,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
 
 from fedsaddle.problems import stack as stack_module
-from fedsaddle.problems.stack import Stack, for_compiler, stacked
+from fedsaddle.problems.stack import Merged, Stack, for_compiler, stacked
+from fedsaddle.problems.woven import Woven
 
 C = 3
 """Clients; other axes have other lengths, so that a wrong axis shows."""
@@ -36,8 +37,21 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 def merged(x: Tensor) -> Tensor:
     """The same pictures; a stack of them then holds the form that grouped layers want."""
     seen = F.avg_pool2d(x, 1)
-    assert not isinstance(seen, Stack) or seen.merged
+    assert not isinstance(seen, Stack) or seen.form == Merged(C)
     return seen
+
+
+def woven(x: Tensor) -> Tensor:
+    """The same pictures; a stack of them is then held in lanes, of which some are there twice."""
+    if not isinstance(x, Stack):
+        return x
+    form = Woven(C, x.shape[0], lanes=16)
+    return Stack(form.held(x.apart()), form)
+
+
+HELD = pytest.mark.parametrize(
+    "start", [lambda x: x, merged, woven], ids=["apart", "merged", "woven"]
+)
 
 
 def one_by_one(function, *stacks):
@@ -116,7 +130,7 @@ TWO = [
 
 
 @pytest.mark.parametrize("name", ONE)
-@pytest.mark.parametrize("start", [lambda x: x, merged], ids=["apart", "merged"])
+@HELD
 def test_functions_of_one_tensor(name, start):
     agree(lambda x: getattr(start(x), name)(), numbers(2, 4, 6, 5))
 
@@ -130,6 +144,7 @@ def test_functions_of_a_positive_tensor(name):
 def test_activations(name):
     agree(getattr(F, name), 3 * numbers(4, 5))
     agree(lambda x: getattr(F, name)(merged(x)), 3 * numbers(2, 4, 6, 5))
+    agree(lambda x: getattr(F, name)(woven(x)), 3 * numbers(2, 4, 6, 5))
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -140,9 +155,17 @@ def test_functions_of_two_tensors(name):
     agree(function, numbers(5), numbers(2, 4, 5))
     agree(function, numbers(), numbers(2, 4, 5))
     agree(function, numbers(4, 1), numbers(5))
-    agree(lambda a, b: function(merged(a), b), numbers(2, 4, 6, 5), numbers(2, 4, 6, 5, seed=1))
-    agree(lambda a, b: function(merged(a), b), numbers(2, 4, 6, 5), numbers(6, 1))
-    agree(lambda a, b: function(b, merged(a)), numbers(2, 4, 6, 5), numbers(4, 1, 1))
+
+
+@pytest.mark.parametrize("held", [merged, woven])
+@pytest.mark.parametrize("name", TWO)
+def test_functions_of_two_pictures(name, held):
+    function = getattr(torch, name)
+    pictures, others = numbers(2, 4, 6, 5), numbers(2, 4, 6, 5, seed=1)
+    agree(lambda a, b: function(held(a), b), pictures, others)
+    agree(lambda a, b: function(held(a), woven(b)), pictures, others)
+    agree(lambda a, b: function(held(a), b), pictures, numbers(6, 1))
+    agree(lambda a, b: function(b, held(a)), pictures, numbers(4, 1, 1))
 
 
 def test_operators_with_numbers_and_with_tensors_that_all_clients_share():
@@ -240,6 +263,8 @@ def test_convolutions(name):
     layer = CONVOLUTIONS[name]
     agree_for_module(layer, numbers(2, 4, 7, 8))
     agree_for_module(nn.Sequential(nn.AvgPool2d(1), layer), numbers(2, 4, 7, 8))  # merged
+    with for_compiler():
+        agree_for_module(layer, numbers(2, 4, 7, 8))
 
 
 def test_convolutions_by_keyword_and_of_shared_pictures_and_weights():
@@ -285,6 +310,7 @@ def test_normalisation_without_statistics(layer, shape):
 def test_normalisation_without_weights_and_of_other_forms():
     agree(lambda x: F.layer_norm(x, (4,)), numbers(5, 4))
     agree(lambda x: F.group_norm(merged(x), 2), numbers(5, 6, 3, 4))
+    agree(lambda x: F.group_norm(woven(x), 2), numbers(5, 6, 3, 4))
     agree_for_module(nn.GroupNorm(2, 6), numbers(5, 6), own_rule=False)
     rows = numbers(5, 4)[0]
     agree(lambda w, b: F.layer_norm(rows, (4,), w, b), numbers(4), numbers(4))
@@ -388,6 +414,7 @@ def test_pooling(name, compiler):
     def run():
         agree(pool, numbers(2, 4, 6, 8))
         agree(lambda x: pool(merged(x)), numbers(2, 4, 6, 8))
+        agree(lambda x: pool(woven(x)), numbers(2, 4, 6, 8))
 
     if compiler:
         with for_compiler():
@@ -554,14 +581,14 @@ BY_VMAP = {
 }
 
 
-@pytest.mark.parametrize("start", [lambda x: x, merged], ids=["apart", "merged"])
+@HELD
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name, start):
     agree(lambda x: FORMS[name](start(x)), numbers(*PICTURE))
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice", "ignore:The use of `x.T`")
-@pytest.mark.parametrize("start", [lambda x: x, merged], ids=["apart", "merged"])
+@HELD
 @pytest.mark.parametrize("name", BY_VMAP)
 def test_what_has_no_rule_runs_by_vmap(name, start):
     agree(lambda x: BY_VMAP[name](start(x)), numbers(*PICTURE), own_rule=False)

@@ -4,19 +4,16 @@ Tracing runs the function once and records what reaches the tensors, so gradient
 `Stack` leave no trace in the program. Compiled code is kept on disk: the next run starts at once.
 """
 
-import fcntl
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedsaddle.problems import cache
 from fedsaddle.problems.stack import for_compiler
 
 Program = Callable[..., Any]
@@ -28,8 +25,7 @@ layers that alone would take minutes. Two files are no work for several threads.
 
 def can_compile() -> bool:
     """Whether there is a C++ compiler, which TorchInductor needs on a CPU."""
-    wanted = os.environ.get("CXX", "g++")
-    return any(shutil.which(name) for name in (wanted, "g++", "clang++"))
+    return cache.compiler() is not None
 
 
 def compiled(
@@ -48,7 +44,7 @@ def compiled(
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    folder = _cache()
+    folder = cache.folder()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir()):  # not the user's
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     with for_compiler():
@@ -65,7 +61,7 @@ def compiled(
         return inner[-1]
 
     with (
-        _alone(folder / f"{name}.lock"),
+        cache.alone(folder / f"{name}.lock"),
         torch.no_grad(),
         tracing(TracingContext(shapes)),
         torch._functorch.config.patch(enable_autograd_cache=False),  # it would pass `note` by
@@ -158,19 +154,3 @@ def _add_results(program: Program, products: Sequence[list[int] | None], *tensor
             target.view(shape).baddbmm_(next(results), next(results))
     if others:
         torch._foreach_add_(others, sums)
-
-
-def _cache() -> Path:
-    from fedsaddle.metrics.generative import cache_folder
-
-    folder = cache_folder().parent / "compiled"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Of several processes in need of one program, the first makes it, the others wait for it."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -14,6 +14,7 @@ tensor([ 13., 125., 365.])
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+from fedsaddle.problems.woven import Woven, lanes, there, weavable
 
 
 def _words(text: str) -> frozenset[str]:
@@ -63,27 +66,58 @@ def name_of(func: Any) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class Merged:
+    """A stack's pictures as `(b, C·c, h, w)`, the channels innermost in memory.
+
+    >>> merged = Merged(clients=2)
+    >>> pictures = torch.arange(12.0).reshape(2, 3, 2, 1, 1)
+    >>> merged.held(pictures)[0].flatten().tolist()
+    [0.0, 1.0, 6.0, 7.0]
+    >>> torch.equal(merged.apart(merged.held(pictures)), pictures)
+    True
+    """
+
+    clients: int
+
+    def shape(self, values: Tensor) -> list[int]:
+        """Of one client's pictures."""
+        return [values.shape[0], values.shape[1] // self.clients, *values.shape[2:]]
+
+    def held(self, apart: Tensor) -> Tensor:
+        """Pictures `(C, b, c, h, w)` in this form."""
+        values = apart.transpose(0, 1).flatten(1, 2)
+        return values.contiguous(memory_format=torch.channels_last)
+
+    def apart(self, values: Tensor) -> Tensor:
+        """The pictures as `(C, b, c, ...)`."""
+        b, channels, *rest = values.shape
+        return values.view(b, self.clients, channels // self.clients, *rest).transpose(0, 1)
+
+
+Form = Merged | Woven
+"""How pictures of all clients can be one batch of pictures with more channels."""
+
+
 class Stack(Tensor):
     """C clients' tensors of one shape, seen as one of them.
 
-    The values are `(C, *shape)`, or, where the tensor is a batch of pictures `(b, c, h, w)`, they
-    may be held `merged`, `(b, C·c, h, w)`: the form that grouped convolutions want.
+    The values are `(C, *shape)`; those of pictures `(b, c, h, w)` may be held in the form that
+    convolutions want.
     """
 
     whole: Tensor
-    merged: bool
+    form: Form | None
     clients: int
 
     @staticmethod
-    def __new__(cls, values: Tensor, merged_clients: int = 0) -> "Stack":
-        clients = merged_clients or len(values)
-        shape = [*values.shape[1:]]
-        if merged_clients:
-            shape = [values.shape[0], values.shape[1] // clients, *values.shape[2:]]
+    def __new__(cls, values: Tensor, form: Form | None = None) -> "Stack":
+        shape = form.shape(values) if form else values.shape[1:]
         seen: Stack = Tensor._make_wrapper_subclass(
             cls, shape, dtype=values.dtype, device=values.device
         )
-        seen.whole, seen.merged, seen.clients = values, bool(merged_clients), clients
+        seen.whole, seen.form = values, form
+        seen.clients = form.clients if form else len(values)
         return seen
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -91,16 +125,16 @@ class Stack(Tensor):
 
     def apart(self) -> Tensor:
         """The values as `(C, *shape)`."""
-        if not self.merged:
-            return self.whole
-        return _split_clients(self.whole, self.clients)
+        return self.form.apart(self.whole) if self.form else self.whole
 
-    def together(self) -> Tensor:
-        """Pictures as `(b, C·c, h, w)`, the channels innermost in memory."""
-        if self.merged:
-            return self.whole
-        values = self.whole.transpose(0, 1).flatten(1, 2)
-        return values.contiguous(memory_format=torch.channels_last)
+    def held(self, form: Form) -> Tensor:
+        """The values of pictures in this form."""
+        return self.whole if self.form == form else form.held(self.apart())
+
+    def pictures(self) -> tuple[Tensor, Form]:
+        """The values of pictures as one batch, in the form that they have or in the usual one."""
+        form = self.form or Merged(self.clients)
+        return self.held(form), form
 
     @classmethod
     def __torch_function__(
@@ -167,17 +201,15 @@ def _elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Stack:
         return stack.apart()[(slice(None), *[None] * missing)] if missing else stack.apart()
 
     alike = len(stacks) == len(tensors) and all(s.shape == stacks[0].shape for s in stacks)
-    merged = alike and any(stack.merged for stack in stacks)
-    of: Callable[[Stack], Tensor] = Stack.together if merged else aligned
-    values = [of(arg) if isinstance(arg, Stack) else arg for arg in args]
-    named = {key: of(arg) if isinstance(arg, Stack) else arg for key, arg in kwargs.items()}
-    return Stack(func(*values, **named), stacks[0].clients if merged else 0)
+    form = next((stack.form for stack in stacks if stack.form), None) if alike else None
 
+    def values(arg: Any) -> Any:
+        if not isinstance(arg, Stack):
+            return arg
+        return arg.held(form) if form else aligned(arg)
 
-def _split_clients(merged: Tensor, clients: int) -> Tensor:
-    """`(b, C·c, ...)` as `(C, b, c, ...)`."""
-    b, channels, *rest = merged.shape
-    return merged.view(b, clients, channels // clients, *rest).transpose(0, 1)
+    named = {key: values(arg) for key, arg in kwargs.items()}
+    return Stack(func(*map(values, args), **named), form)
 
 
 def _clients(*tensors: Any) -> int:
@@ -252,30 +284,58 @@ def _convolution(
     if input.ndim != 4:
         return NotImplemented
     clients = _clients(input, weight, bias)
+    if _for_compiler.get() and func is functional.conv2d:
+        woven = _woven_convolution(clients, input, weight, bias, *args, **kwargs)
+        if woven is not None:
+            return woven
     options = [*args]  # stride, padding, then dilation or padding of the output, groups
     if len(options) > 3:
         options[3] *= clients
     else:
         kwargs["groups"] = kwargs.get("groups", 1) * clients
-    pictures = input if isinstance(input, Stack) else Stack(_values(input, clients))
+    form = Merged(clients)
     weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
     known = biases.detach() if biases is not None and _for_compiler.get() else biases
-    outputs = func(pictures.together(), weights, known, *options, **kwargs)
+    outputs = func(_held(input, form), weights, known, *options, **kwargs)
     if known is not biases:
         with_biases: Any = _WithBiases.apply
         outputs = with_biases(outputs, biases)
-    return Stack(outputs, clients)
+    return Stack(outputs, form)
+
+
+def _held(tensor: Tensor, form: Form) -> Tensor:
+    """Pictures in this form, also those that all clients share."""
+    return (
+        tensor.held(form) if isinstance(tensor, Stack) else form.held(_values(tensor, form.clients))
+    )
+
+
+def _woven_convolution(
+    clients: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Stack | None:
+    """Of few channels, in lanes of the processor's vectors; None where that cannot be done."""
+    padding = padding[0] if isinstance(padding, tuple) and len({*padding}) == 1 else padding
+    already = isinstance(input, Stack) and isinstance(input.form, Woven)
+    if not weavable(input, weight, clients, stride, padding, dilation, groups, already):
+        return None
+    form = Woven(clients, input.shape[0], lanes(input.dtype))
+    outputs = form.convolved(_held(input, form), _values(weight, clients), padding)
+    if bias is not None:
+        outputs = outputs + form.of_channels(_values(bias, clients))
+    return Stack(outputs, form)
 
 
 def _larger(a: Tensor, b: Tensor, of_a: Any, of_b: Any) -> tuple[Tensor, Tensor]:
     """The larger one, the first where both are alike, and what belongs to it; not-a-number wins."""
     second = (b > a) | (b != b)
     return torch.where(second, b, a), torch.where(second, of_b, of_a)
-
-
-def _there(tensor: Tensor) -> Tensor:
-    """The same, for the compiler a tensor that is there, not one to be computed when needed."""
-    return tensor.as_strided(tensor.size(), tensor.stride())
 
 
 class _PoolByTwo(torch.autograd.Function):
@@ -289,7 +349,7 @@ class _PoolByTwo(torch.autograd.Function):
         a, b, c, d = (pictures[..., row::2, column::2] for row in (0, 1) for column in (0, 1))
         (above, left), (below, right) = _larger(a, b, 0.0, 1.0), _larger(c, d, 2.0, 3.0)
         largest, place = _larger(above, below, left, right)
-        return largest, _there(place.permute(0, 2, 3, 1).contiguous())
+        return largest, there(place.permute(0, 2, 3, 1).contiguous())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -299,7 +359,7 @@ class _PoolByTwo(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> Any:
         (place,) = (tensor.unsqueeze(2).unsqueeze(4) for tensor in ctx.saved_tensors)
-        spread = _there(gradient.permute(0, 2, 3, 1).contiguous()).unsqueeze(2).unsqueeze(4)
+        spread = there(gradient.permute(0, 2, 3, 1).contiguous()).unsqueeze(2).unsqueeze(4)
         places = torch.arange(4, dtype=place.dtype, device=place.device).view(2, 1, 2, 1)
         found = torch.where(place == places, spread, 0.0)
         return found.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
@@ -317,7 +377,7 @@ def _max_pool(
 ) -> Any:
     if input.ndim != 4 or not isinstance(input, Stack) or return_indices:
         return NotImplemented
-    values = input.together()
+    values, form = input.pictures()
     by_two = kernel_size in (2, (2, 2)) and stride in (None, 2, (2, 2))
     whole = padding in (0, (0, 0)) and dilation in (1, (1, 1))
     even = values.shape[2] % 2 == 0 and values.shape[3] % 2 == 0
@@ -326,14 +386,15 @@ def _max_pool(
         values, _ = pool(values)
     else:
         values = func(values, kernel_size, stride, padding, dilation, ceil_mode)
-    return Stack(values, input.clients)
+    return Stack(values, form)
 
 
 def _picturewise(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """A function of every channel by itself."""
     if input.ndim != 4 or not isinstance(input, Stack):
         return NotImplemented
-    return Stack(func(input.together(), *args, **kwargs), input.clients)
+    values, form = input.pictures()
+    return Stack(func(values, *args, **kwargs), form)
 
 
 def _batch_norm(
@@ -349,8 +410,8 @@ def _batch_norm(
 ) -> Any:
     if input.ndim not in (2, 4) or not isinstance(input, Stack):
         return NotImplemented
-    clients, pictures = input.clients, input.ndim == 4
-    values = input.together() if pictures else input.apart().transpose(0, 1).flatten(1, 2)
+    clients, pictures, form = input.clients, input.ndim == 4, Merged(input.clients)
+    values = input.held(form) if pictures else input.apart().transpose(0, 1).flatten(1, 2)
     # views, for they are updated in place; a layout without such views raises, and vmap takes over
     statistics = [
         None if kept is None else _values(kept, clients).view(-1)
@@ -358,9 +419,7 @@ def _batch_norm(
     ]
     weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
     outputs = func(values, *statistics, weights, biases, training, momentum, eps)
-    if pictures:
-        return Stack(outputs, clients)
-    return Stack(_split_clients(outputs, clients))
+    return Stack(outputs, form) if pictures else Stack(form.apart(outputs))
 
 
 def _group_norm(
@@ -373,10 +432,10 @@ def _group_norm(
 ) -> Any:
     if input.ndim != 4 or not isinstance(input, Stack):
         return NotImplemented
-    clients = input.clients
+    clients, form = input.clients, Merged(input.clients)
     weights, biases = _in_a_row(weight, clients), _in_a_row(bias, clients)
-    outputs = func(input.together(), num_groups * clients, weights, biases, eps)
-    return Stack(outputs, clients)
+    outputs = func(input.held(form), num_groups * clients, weights, biases, eps)
+    return Stack(outputs, form)
 
 
 def _embedding(
@@ -490,12 +549,10 @@ def _reduced(func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, *
     if dim is None:
         return Stack(func(input.apart().reshape(input.clients, -1), 1, **other))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    if not input.merged or not {d % 4 for d in dims} <= {2, 3}:
+    if input.form is None or not {d % 4 for d in dims} <= {2, 3}:
         return Stack(func(input.apart(), tuple(map(_after, dims)), keepdim, **other))
     reduced = func(input.whole, dims, keepdim, **other)
-    if keepdim:
-        return Stack(reduced, input.clients)
-    return Stack(_split_clients(reduced, input.clients))
+    return Stack(reduced, input.form) if keepdim else Stack(input.form.apart(reduced))
 
 
 def _along(func: Any, input: Tensor, *dims: Any, **named: Any) -> Any:
@@ -548,8 +605,8 @@ def _item(func: Any, input: Tensor, index: Any) -> Any:
         return NotImplemented
     everything = slice(None)
     slices = all(isinstance(part, slice) for part in index)
-    if input.merged and slices and index[:2] == (everything, everything):
-        return Stack(input.whole[index], input.clients)
+    if input.form and slices and index[:2] == (everything, everything):
+        return Stack(input.whole[index], input.form)
     return Stack(input.apart()[(everything, *index)])
 
 

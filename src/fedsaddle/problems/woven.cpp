@@ -1,0 +1,277 @@
+// Convolutions of woven pictures: (n, y, x, channel, lane), see woven.py. Each lane is a client's
+// picture of its own, and a vector of lanes is what the processor computes with at once.
+
+#include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// A block's sums, and what they are made of, have to fit into the processor's registers.
+#ifdef __AVX512F__
+constexpr int BYTES = 64;
+constexpr int PIXELS = 4, CHANNELS = 6;
+constexpr int TAPS = 5, GRADIENTS = 4;
+#else
+constexpr int BYTES = 32;
+constexpr int PIXELS = 3, CHANNELS = 4;
+constexpr int TAPS = 3, GRADIENTS = 4;
+#endif
+
+template <class T>
+struct Vector {
+  typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+};
+template <class T>
+using Lanes = typename Vector<T>::type;
+template <class T>
+constexpr int64_t WIDTH = BYTES / sizeof(T);
+
+template <class L>
+inline L loaded(const L* place) {
+  L lanes = *place;
+  asm("" : "+v"(lanes));  // into a register: else every product would load it again
+  return lanes;
+}
+
+struct Shape {
+  int64_t pictures, height, width, in, out, rows, columns, padding;
+  int64_t out_height() const { return height + 2 * padding - rows + 1; }
+  int64_t out_width() const { return width + 2 * padding - columns + 1; }
+  int64_t padded_width() const { return width + 2 * padding; }
+};
+
+struct Range {
+  int64_t first, last;
+};
+
+// Part number so-and-so of a range that is cut into as few parts as possible, of about one size.
+int64_t parts(int64_t count, int64_t largest) { return (count + largest - 1) / largest; }
+Range part(int64_t count, int64_t parts, int64_t number) {
+  return {count * number / parts, count * (number + 1) / parts};
+}
+
+// The sums of P neighbouring pixels of the output in O of its channels. Of the kernel's rows and
+// columns those are given that meet the picture; its row 0 would be at the picture's row `top`.
+template <class L, int P, int O>
+struct Convolved {
+  static void run(const Shape& s, const L* in, const L* weights, L* out, int64_t top, Range rows,
+                  Range columns) {
+    L sums[P][O] = {};
+    for (int64_t row = rows.first; row < rows.last; row++) {
+      const L* pixel = in + ((top + row) * s.padded_width() + columns.first) * s.in;
+      const L* weight = weights + (row * s.columns + columns.first) * s.in * s.out;
+      const int64_t taps = (columns.last - columns.first) * s.in;  // neighbours in memory
+      for (int64_t tap = 0; tap < taps; tap++, weight += s.out) {
+        L factors[O];
+        for (int o = 0; o < O; o++) factors[o] = loaded(weight + o);
+        for (int p = 0; p < P; p++) {
+          const L value = loaded(pixel + tap + p * s.in);
+          for (int o = 0; o < O; o++) sums[p][o] += value * factors[o];
+        }
+      }
+    }
+    for (int p = 0; p < P; p++)
+      for (int o = 0; o < O; o++) out[p * s.out + o] = sums[p][o];
+  }
+};
+
+// Adds one picture to the sums of P neighbouring columns of the kernel and O channels of the
+// output, over the given rows of the output; the first would be at the picture's row `top`.
+template <class L, int P, int O>
+struct Correlated {
+  static void run(const Shape& s, const L* in, const L* gradient, L* out, int64_t top, Range rows) {
+    L sums[P][O];
+    for (int p = 0; p < P; p++)
+      for (int o = 0; o < O; o++) sums[p][o] = out[p * s.in * s.out + o];
+    for (int64_t y = rows.first; y < rows.last; y++) {
+      const L* pixel = in + (top + y) * s.padded_width() * s.in;
+      const L* arriving = gradient + y * s.out_width() * s.out;
+      for (int64_t x = 0; x < s.out_width(); x++, pixel += s.in, arriving += s.out) {
+        L factors[O];
+        for (int o = 0; o < O; o++) factors[o] = loaded(arriving + o);
+        for (int p = 0; p < P; p++) {
+          const L value = loaded(pixel + p * s.in);
+          for (int o = 0; o < O; o++) sums[p][o] += value * factors[o];
+        }
+      }
+    }
+    for (int p = 0; p < P; p++)
+      for (int o = 0; o < O; o++) out[p * s.in * s.out + o] = sums[p][o];
+  }
+};
+
+// The functions for blocks of all sizes from 1 by 1 to A by B.
+template <template <class, int, int> class Block, class L, int A, int B>
+auto block(int64_t a, int64_t b) {
+  static constexpr auto functions = []<int... J>(std::integer_sequence<int, J...>) {
+    return std::array{&Block<L, J / B + 1, J % B + 1>::run...};
+  }(std::make_integer_sequence<int, A * B>{});
+  return functions[(a - 1) * B + b - 1];
+}
+
+template <class T>
+const Lanes<T>* lanes_of(const at::Tensor& tensor) {
+  return reinterpret_cast<const Lanes<T>*>(tensor.const_data_ptr<T>());
+}
+
+template <class T>
+Lanes<T>* lanes_in(at::Tensor& tensor) {
+  return reinterpret_cast<Lanes<T>*>(tensor.data_ptr<T>());
+}
+
+// Pictures with columns of zeros on both sides, one at a time.
+template <class T>
+class Padded {
+ public:
+  Padded(const Shape& s, const at::Tensor& pictures) : s(s), pictures(lanes_of<T>(pictures)) {
+    if (s.padding)
+      room = at::zeros({s.height, s.padded_width(), s.in, WIDTH<T>}, pictures.options());
+  }
+
+  const Lanes<T>* operator[](int64_t number) {
+    const int64_t row = s.width * s.in, padded_row = s.padded_width() * s.in;
+    const Lanes<T>* picture = pictures + number * s.height * row;
+    if (!s.padding) return picture;
+    Lanes<T>* inside = lanes_in<T>(room) + s.padding * s.in;
+    for (int64_t y = 0; y < s.height; y++)
+      std::memcpy(inside + y * padded_row, picture + y * row, row * sizeof(Lanes<T>));
+    return lanes_of<T>(room);
+  }
+
+ private:
+  const Shape& s;
+  const Lanes<T>* pictures;
+  at::Tensor room;
+};
+
+// (..., clients) to (..., WIDTH): all pictures of a client have its weights.
+template <class T>
+at::Tensor spread_over_lanes(const at::Tensor& weights) {
+  const int64_t clients = weights.size(-1), count = weights.numel() / clients;
+  at::Tensor spread = at::empty({count, WIDTH<T>}, weights.options());
+  const T* from = weights.const_data_ptr<T>();
+  T* to = spread.data_ptr<T>();
+  for (int64_t j = 0; j < count; j++, from += clients, to += WIDTH<T>)
+    for (int64_t lane = 0; lane < WIDTH<T>; lane += clients)
+      std::memcpy(to + lane, from, clients * sizeof(T));
+  return spread;
+}
+
+// (..., WIDTH) to (..., clients): the sum over a client's pictures.
+template <class T>
+at::Tensor added_up_by_client(const at::Tensor& lanes, int64_t clients) {
+  std::vector<int64_t> sizes = lanes.sizes().vec();
+  sizes.back() = clients;
+  at::Tensor sums = at::empty(sizes, lanes.options());
+  const int64_t count = lanes.numel() / WIDTH<T>;
+  const T* from = lanes.const_data_ptr<T>();
+  T* to = sums.data_ptr<T>();
+  for (int64_t j = 0; j < count; j++, from += WIDTH<T>, to += clients) {
+    std::memcpy(to, from, clients * sizeof(T));
+    for (int64_t lane = clients; lane < WIDTH<T>; lane += clients)
+      for (int64_t client = 0; client < clients; client++) to[client] += from[lane + client];
+  }
+  return sums;
+}
+
+template <class T>
+at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tensor& weights) {
+  const at::Tensor spread = spread_over_lanes<T>(weights);
+  at::Tensor outputs =
+      at::empty({s.pictures, s.out_height(), s.out_width(), s.out, WIDTH<T>}, pictures.options());
+  Padded<T> padded(s, pictures);
+  const int64_t groups = parts(s.out, CHANNELS);
+  for (int64_t n = 0; n < s.pictures; n++) {
+    const Lanes<T>* picture = padded[n];
+    Lanes<T>* out = lanes_in<T>(outputs) + n * s.out_height() * s.out_width() * s.out;
+    for (int64_t group = 0; group < groups; group++) {
+      const Range channels = part(s.out, groups, group);
+      for (int64_t y = 0; y < s.out_height(); y++) {
+        const int64_t top = y - s.padding;
+        const Range rows{std::max<int64_t>(0, -top), std::min(s.rows, s.height - top)};
+        for (int64_t x = 0; x < s.out_width(); x += PIXELS) {
+          const int64_t pixels = std::min<int64_t>(PIXELS, s.out_width() - x);
+          const Range columns{std::max<int64_t>(0, s.padding - (x + pixels - 1)),
+                              std::min(s.columns, s.width + s.padding - x)};
+          block<Convolved, Lanes<T>, PIXELS, CHANNELS>(pixels, channels.last - channels.first)(
+              s, picture + x * s.in, lanes_of<T>(spread) + channels.first,
+              out + (y * s.out_width() + x) * s.out + channels.first, top, rows, columns);
+        }
+      }
+    }
+  }
+  return outputs;
+}
+
+template <class T>
+at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tensor& gradients,
+                      int64_t clients) {
+  at::Tensor sums = at::zeros({s.rows, s.columns, s.in, s.out, WIDTH<T>}, pictures.options());
+  Padded<T> padded(s, pictures);
+  const int64_t groups = parts(s.out, GRADIENTS), strips = parts(s.columns, TAPS);
+  for (int64_t n = 0; n < s.pictures; n++) {
+    const Lanes<T>* picture = padded[n];
+    const Lanes<T>* gradient = lanes_of<T>(gradients) + n * s.out_height() * s.out_width() * s.out;
+    for (int64_t group = 0; group < groups; group++) {
+      const Range channels = part(s.out, groups, group);
+      for (int64_t row = 0; row < s.rows; row++) {
+        const int64_t top = row - s.padding;
+        const Range rows{std::max<int64_t>(0, -top), std::min(s.out_height(), s.height - top)};
+        for (int64_t i = 0; i < s.in; i++) {
+          for (int64_t strip = 0; strip < strips; strip++) {
+            const Range taps = part(s.columns, strips, strip);
+            block<Correlated, Lanes<T>, TAPS, GRADIENTS>(taps.last - taps.first,
+                                                         channels.last - channels.first)(
+                s, picture + taps.first * s.in + i, gradient + channels.first,
+                lanes_in<T>(sums) + ((row * s.columns + taps.first) * s.in + i) * s.out +
+                    channels.first,
+                top, rows);
+          }
+        }
+      }
+    }
+  }
+  return added_up_by_client<T>(sums, clients);
+}
+
+// Pictures (n, y, x, in, WIDTH) and weights (row, column, in, out, clients).
+at::Tensor convolve(const at::Tensor& pictures, const at::Tensor& weights, int64_t padding) {
+  const Shape s{pictures.size(0), pictures.size(1), pictures.size(2), pictures.size(3),
+                weights.size(3),  weights.size(0),  weights.size(1),  padding};
+  return AT_DISPATCH_FLOATING_TYPES(pictures.scalar_type(), "convolve", [&] {
+    return convolved<scalar_t>(s, pictures.contiguous(), weights.contiguous());
+  });
+}
+
+// Pictures and gradients of outputs (n, y, x, out, WIDTH); the gradient of the weights.
+at::Tensor correlate(const at::Tensor& pictures, const at::Tensor& gradients, int64_t padding,
+                     int64_t clients) {
+  const int64_t height = pictures.size(1), width = pictures.size(2);
+  const int64_t rows = height + 2 * padding - gradients.size(1) + 1;
+  const int64_t columns = width + 2 * padding - gradients.size(2) + 1;
+  const Shape s{pictures.size(0),  height, width,   pictures.size(3),
+                gradients.size(3), rows,   columns, padding};
+  return AT_DISPATCH_FLOATING_TYPES(pictures.scalar_type(), "correlate", [&] {
+    return correlated<scalar_t>(s, pictures.contiguous(), gradients.contiguous(), clients);
+  });
+}
+
+}  // namespace
+
+TORCH_LIBRARY(fedsaddle, library) {
+  library.def("convolve(Tensor pictures, Tensor weights, int padding) -> Tensor");
+  library.def("correlate(Tensor pictures, Tensor gradients, int padding, int clients) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(fedsaddle, CPU, library) {
+  library.impl("convolve", convolve);
+  library.impl("correlate", correlate);
+}
