@@ -52,8 +52,10 @@ class Arena:
         return places
 
     def __getitem__(self, place: Place) -> Tensor:
-        stop = place.first + place.rows * place.columns
-        return self._numbers[place.first : stop].view(place.rows, place.columns)
+        first, rows, columns = place
+        return self._numbers.up_to(first + rows * columns).as_strided(
+            (rows, columns), (columns, 1), first
+        )
 
     def close(self) -> None:
         self._numbers.close()

@@ -41,10 +41,14 @@ class SharedNumbers:
             os.ftruncate(self._file, self._size)
 
     def __getitem__(self, wanted: slice) -> Tensor:
-        if wanted.stop > len(self._numbers):  # another process may have made it larger
+        return self.up_to(wanted.stop)[wanted]
+
+    def up_to(self, count: int) -> Tensor:
+        """All numbers that this process sees, so many at least."""
+        if count > len(self._numbers):  # another process may have made it larger
             size = os.fstat(self._file).st_size
             self._numbers = torch.frombuffer(mmap.mmap(self._file, size), dtype=self._dtype)
-        return self._numbers[wanted]
+        return self._numbers
 
     def close(self) -> None:
         """Give the memory back, as soon as nobody looks at numbers in it."""

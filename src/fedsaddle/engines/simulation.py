@@ -215,9 +215,7 @@ class Simulation:
                 moved[rows] = outcome.moved
             for name, some in outcome.broken.items():
                 broken[name] += rows[some].tolist()
-        once = torch.ones(len(stacks), dtype=self._setup.layout.dtype)
-        # stacks in order, whoever had them
-        means = {name: torch.mv(arena[place].t(), once) for name, place in work.sums.items()}
+        means = {name: arena[place].sum(0) for name, place in work.sums.items()}
         vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
         if not single:
             again = partial(self._single, phase, number, clients, received, weights)

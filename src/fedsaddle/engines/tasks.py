@@ -137,7 +137,7 @@ def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
 
 def _broken(matrix: Tensor, total: Tensor) -> list[int]:
     """The rows that are not numbers throughout."""
-    if bool(total.sum().isfinite()):  # which depends on all of them
+    if math.isfinite(float(total.sum())):  # which depends on all of them
         return []
     return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 

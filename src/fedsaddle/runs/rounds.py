@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsaddle.algorithms import Algorithm, Phase, Replies, Round
-from fedsaddle.algorithms.base import Members, Vectors
+from fedsaddle.algorithms.base import Means, Members, Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.engines import Engine, one_thread
 from fedsaddle.errors import UserError
@@ -119,11 +119,9 @@ def gather(
         if len(clients) and measured:
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
-            replies = expected
-            if not np.array_equal(clients, asked):
-                replies = _replies(plan, clients, selected, draws)
-            means = answers[0].means if np.array_equal(clients, answers[0].clients) else None
-            return replace(replies, vectors=vectors, means=means)
+            everyone = clients is asked or np.array_equal(clients, asked)
+            replies = expected if everyone else _replies(plan, clients, selected, draws)
+            return replace(replies, vectors=vectors, means=_means(clients, answers[0]))
     raise _no_quorum(plan, at, phase, entries[-1])
 
 
@@ -131,6 +129,12 @@ def _replies(plan: Plan, clients: np.ndarray, selected: np.ndarray, draws: np.nd
     """Replies of these clients, without vectors."""
     rows, drawn = plan.train_rows[clients], draws[np.searchsorted(selected, clients)]
     return Replies(torch.from_numpy(clients), {}, torch.from_numpy(rows), torch.from_numpy(drawn))
+
+
+def _means(clients: np.ndarray, answer: Answer) -> Means | None:
+    """What an engine has averaged, if it is the mean of just these clients."""
+    theirs = answer.clients
+    return answer.means if theirs is clients or np.array_equal(theirs, clients) else None
 
 
 def _asked(
