@@ -152,16 +152,27 @@ class Padded {
   at::Tensor room;
 };
 
-// (..., clients) to (..., WIDTH): all pictures of a client have its weights.
+// Weights, however they lie, as (row, column, in, out, WIDTH): all pictures of a client have its
+// own. Turned, their rows and columns run backwards, and what came out goes in.
 template <class T>
-at::Tensor spread_over_lanes(const at::Tensor& weights) {
-  const int64_t clients = weights.size(-1), count = weights.numel() / clients;
-  at::Tensor spread = at::empty({count, WIDTH<T>}, weights.options());
-  const T* from = weights.const_data_ptr<T>();
+at::Tensor spread_over_lanes(const Shape& s, const at::Tensor& weights, bool turned) {
+  const int64_t clients = weights.size(4), lane_step = weights.stride(4);
+  const int64_t in_step = weights.stride(turned ? 3 : 2), out_step = weights.stride(turned ? 2 : 3);
+  at::Tensor spread = at::empty({s.rows, s.columns, s.in, s.out, WIDTH<T>}, weights.options());
   T* to = spread.data_ptr<T>();
-  for (int64_t j = 0; j < count; j++, from += clients, to += WIDTH<T>)
-    for (int64_t lane = 0; lane < WIDTH<T>; lane += clients)
-      std::memcpy(to + lane, from, clients * sizeof(T));
+  for (int64_t row = 0; row < s.rows; row++)
+    for (int64_t column = 0; column < s.columns; column++) {
+      const T* tap = weights.const_data_ptr<T>() +
+                     (turned ? s.rows - 1 - row : row) * weights.stride(0) +
+                     (turned ? s.columns - 1 - column : column) * weights.stride(1);
+      for (int64_t i = 0; i < s.in; i++)
+        for (int64_t o = 0; o < s.out; o++, to += WIDTH<T>) {
+          const T* from = tap + i * in_step + o * out_step;
+          for (int64_t client = 0; client < clients; client++) to[client] = from[client * lane_step];
+          for (int64_t lane = clients; lane < WIDTH<T>; lane += clients)
+            std::memcpy(to + lane, to, clients * sizeof(T));
+        }
+    }
   return spread;
 }
 
@@ -183,8 +194,9 @@ at::Tensor added_up_by_client(const at::Tensor& lanes, int64_t clients) {
 }
 
 template <class T>
-at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tensor& weights) {
-  const at::Tensor spread = spread_over_lanes<T>(weights);
+at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tensor& weights,
+                     bool turned) {
+  const at::Tensor spread = spread_over_lanes<T>(s, weights, turned);
   at::Tensor outputs =
       at::empty({s.pictures, s.out_height(), s.out_width(), s.out, WIDTH<T>}, pictures.options());
   Padded<T> padded(s, pictures);
@@ -243,11 +255,13 @@ at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tens
 }
 
 // Pictures (n, y, x, in, WIDTH) and weights (row, column, in, out, clients).
-at::Tensor convolve(const at::Tensor& pictures, const at::Tensor& weights, int64_t padding) {
+at::Tensor convolve(const at::Tensor& pictures, const at::Tensor& weights, int64_t padding,
+                    bool turned) {
+  const int64_t out = weights.size(turned ? 2 : 3);
   const Shape s{pictures.size(0), pictures.size(1), pictures.size(2), pictures.size(3),
-                weights.size(3),  weights.size(0),  weights.size(1),  padding};
+                out,              weights.size(0),  weights.size(1),  padding};
   return AT_DISPATCH_FLOATING_TYPES(pictures.scalar_type(), "convolve", [&] {
-    return convolved<scalar_t>(s, pictures.contiguous(), weights.contiguous());
+    return convolved<scalar_t>(s, pictures.contiguous(), weights, turned);
   });
 }
 
@@ -267,7 +281,7 @@ at::Tensor correlate(const at::Tensor& pictures, const at::Tensor& gradients, in
 }  // namespace
 
 TORCH_LIBRARY(fedsaddle, library) {
-  library.def("convolve(Tensor pictures, Tensor weights, int padding) -> Tensor");
+  library.def("convolve(Tensor pictures, Tensor weights, int padding, bool turned) -> Tensor");
   library.def("correlate(Tensor pictures, Tensor gradients, int padding, int clients) -> Tensor");
 }
 

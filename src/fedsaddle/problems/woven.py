@@ -135,11 +135,10 @@ class Woven:
 
     def convolved(self, values: Tensor, weights: Tensor, padding: int) -> Tensor:
         """Woven pictures convolved with the clients' weights `(C, out, in, k, k)`."""
-        apply: Any = _Convolution.apply
         by_client = _filled(weights, 0, self.places).permute(3, 4, 2, 1, 0)
         inside = values.permute(0, 2, 3, 1)
         pictures = inside.reshape(*inside.shape[:3], -1, self.lanes)
-        return apply(pictures, by_client, padding).flatten(3).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+        return _convolved(pictures, by_client, padding).flatten(3).permute(0, 3, 1, 2)
 
 
 def weavable(
@@ -173,28 +172,39 @@ def _filled(values: Tensor, axis: int, size: int) -> Tensor:
 
 
 class _Convolution(torch.autograd.Function):
-    """Of pictures `(n, h, w, in, L)` and weights `(k, k, in, out, clients)`."""
+    """Of pictures `(n, h, w, in, L)` and weights `(k, k, in, out, clients)`.
+
+    Turned, it is the way back, for gradients of what such weights have made of pictures: rows and
+    columns of the weights run backwards, and `(n, h, w, out, L)` goes in.
+    """
 
     @staticmethod
-    def forward(pictures: Tensor, weights: Tensor, padding: int) -> Tensor:
-        outputs: Tensor = torch.ops.fedsaddle.convolve(pictures, weights, padding)
+    def forward(pictures: Tensor, weights: Tensor, padding: int, turned: bool) -> Tensor:
+        outputs: Tensor = torch.ops.fedsaddle.convolve(pictures, weights, padding, turned)
         return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pictures, weights, ctx.padding = inputs
+        pictures, weights, ctx.padding, ctx.turned = inputs
         ctx.save_for_backward(pictures, weights)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         pictures, weights = ctx.saved_tensors
+        back = weights.shape[0] - 1 - ctx.padding
         of_pictures = of_weights = None
         if ctx.needs_input_grad[0]:
-            of_pictures = _backwards(gradient, weights, ctx.padding)
+            of_pictures = _convolved(gradient, weights, back, not ctx.turned)
         if ctx.needs_input_grad[1]:
             correlation: Any = _Correlation.apply
-            of_weights = correlation(pictures, gradient, ctx.padding, weights.shape[4])
-        return of_pictures, of_weights, None
+            pair = (gradient, pictures, back) if ctx.turned else (pictures, gradient, ctx.padding)
+            of_weights = correlation(*pair, weights.shape[4])
+        return of_pictures, of_weights, None, None
+
+
+def _convolved(pictures: Tensor, weights: Tensor, padding: int, turned: bool = False) -> Tensor:
+    found: Tensor = _Convolution.apply(pictures, weights, padding, turned)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Correlation(torch.autograd.Function):
@@ -213,23 +223,15 @@ class _Correlation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, weights: Tensor) -> Any:
         pictures, gradients = ctx.saved_tensors
-        convolution: Any = _Convolution.apply
-        of_pictures = _backwards(gradients, weights, ctx.padding)
-        return of_pictures, convolution(pictures, weights, ctx.padding), None, None
+        of_pictures = _convolved(gradients, weights, weights.shape[0] - 1 - ctx.padding, True)
+        return of_pictures, _convolved(pictures, weights, ctx.padding), None, None
 
 
-def _backwards(gradients: Tensor, weights: Tensor, padding: int) -> Tensor:
-    """What gradients of outputs are for the pictures: a convolution with the kernel turned."""
-    turned, size = weights.flip(0, 1).transpose(2, 3), weights.shape[0]
-    found: Tensor = _Convolution.apply(gradients, turned, size - 1 - padding)  # type: ignore[no-untyped-call]
-    return found
-
-
-def _like_convolved(pictures: Tensor, weights: Tensor, padding: int) -> Tensor:
-    n, height, width, _, width_of_vector = pictures.shape
-    rows, columns, _, out, _ = weights.shape
+def _like_convolved(pictures: Tensor, weights: Tensor, padding: int, turned: bool) -> Tensor:
+    n, height, width, _, lanes = pictures.shape
+    rows, columns, *channels, _ = weights.shape
     sides = (height + 2 * padding - rows + 1, width + 2 * padding - columns + 1)
-    return pictures.new_empty(n, *sides, out, width_of_vector)
+    return pictures.new_empty(n, *sides, channels[0 if turned else 1], lanes)
 
 
 def _like_correlated(pictures: Tensor, gradients: Tensor, padding: int, clients: int) -> Tensor:
