@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedsaddle.problems import cache, woven
+from fedsaddle.problems import cache, kernels
+from fedsaddle.problems.kernels import available, lanes
 from fedsaddle.problems.stack import Merged, Stack, for_compiler, stacked
-from fedsaddle.problems.woven import Woven, available, lanes
+from fedsaddle.problems.woven import Woven
 
 pytestmark = pytest.mark.skipif(
     not available(), reason="needs a C++ compiler and a processor with AVX2"
@@ -171,10 +172,10 @@ def test_a_compiler_that_fails_is_said_and_torch_takes_over(tmp_path, monkeypatc
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 1\n", encoding="utf-8")
     broken.chmod(0o755)
     monkeypatch.setenv("FEDSADDLE_CACHE", str(tmp_path))
-    monkeypatch.setattr(woven, "compiler", lambda: str(broken))
+    monkeypatch.setattr(kernels, "compiler", lambda: str(broken))
     with pytest.warns(UserWarning, match="left to torch.*no such instruction"):
         assert not available.__wrapped__()
-    monkeypatch.setattr(woven, "compiler", lambda: None)
+    monkeypatch.setattr(kernels, "compiler", lambda: None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not available.__wrapped__()

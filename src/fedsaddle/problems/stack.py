@@ -23,7 +23,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from fedsaddle.problems.woven import Woven, lanes, there, weavable
+from fedsaddle.problems import kernels
+from fedsaddle.problems.woven import Woven, there, weavable
 
 
 def _words(text: str) -> frozenset[str]:
@@ -227,23 +228,35 @@ def _in_a_row(tensor: Tensor | None, clients: int) -> Tensor | None:
 
 
 class _RowsTimesWeights(torch.autograd.Function):
-    """`rows @ weightsᵀ`, whose gradient comes out as the weights lie, not transposed."""
+    """`rows @ weightsᵀ`, or turned, `rows @ weights`, of every client.
+
+    The gradient of the weights comes out as they lie, not transposed.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor, weights: Tensor) -> Tensor:
-        return torch.bmm(rows, weights.mT)
+    def forward(rows: Tensor, weights: Tensor, turned: bool) -> Tensor:
+        if _for_compiler.get():
+            return kernels.rows_times_weights(rows, weights, turned)
+        return torch.bmm(rows, weights if turned else weights.mT)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *factors, ctx.turned = inputs
+        ctx.save_for_backward(*factors)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         rows, weights = ctx.saved_tensors
-        of_rows = torch.bmm(gradient, weights) if ctx.needs_input_grad[0] else None
-        return of_rows, torch.bmm(gradient.mT, rows) if ctx.needs_input_grad[1] else None
+        of_rows = of_weights = None
+        if ctx.needs_input_grad[0]:
+            times: Any = _RowsTimesWeights.apply
+            of_rows = times(gradient, weights, not ctx.turned)
+        if ctx.needs_input_grad[1]:
+            left, right = (rows, gradient) if ctx.turned else (gradient, rows)
+            of_weights = torch.bmm(left.mT, right)
+        return of_rows, of_weights, None
 
 
 def _linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -252,7 +265,7 @@ def _linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None
     clients = _clients(input, weight, bias)
     rows = _values(input, clients)
     times: Any = _RowsTimesWeights.apply
-    outputs = times(rows.flatten(1, -2), _values(weight, clients))
+    outputs = times(rows.flatten(1, -2), _values(weight, clients), False)
     if bias is not None:
         outputs = outputs + _values(bias, clients).unsqueeze(1)
     return Stack(outputs.unflatten(1, rows.shape[1:-1]))
@@ -325,7 +338,7 @@ def _woven_convolution(
     already = isinstance(input, Stack) and isinstance(input.form, Woven)
     if not weavable(input, weight, clients, stride, padding, dilation, groups, already):
         return None
-    form = Woven(clients, input.shape[0], lanes(input.dtype))
+    form = Woven(clients, input.shape[0], kernels.lanes(input.dtype))
     outputs = form.convolved(_held(input, form), _values(weight, clients), padding)
     if bias is not None:
         outputs = outputs + form.of_channels(_values(bias, clients))

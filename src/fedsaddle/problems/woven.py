@@ -2,74 +2,19 @@
 
 A vector of the processor holds 16 floats. A library lays a picture's channels into it: six of them,
 as in LeNet-5, leave ten places empty. In a stack there are clients enough to fill it with: of eight
-clients, two pictures each are one vector, with as many channels and pixels as there may be. The
-convolutions are C++ (woven.cpp), which is built when it is first needed, and are registered as
-operators of torch, so that a compiler can put them between its own loops.
+clients, two pictures each are one vector, with as many channels and pixels as there may be.
 """
 
-import hashlib
-import subprocess
-import warnings
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsaddle.problems.cache import alone, compiler, folder
+from fedsaddle.problems import kernels
 
-SOURCE = Path(__file__).with_name("woven.cpp")
-VECTORS = {"AVX512": (64, "x86-64-v4"), "AVX2": (32, "x86-64-v3")}
-"""By what torch says that the processor can: the bytes of a vector, and what compilers call it."""
 FEW = 16
 """Channels: fewer of them leave places of a vector empty, and torch is good at more."""
-
-
-def lanes(dtype: torch.dtype) -> int:
-    """How many numbers are computed with at once; 0 where there is no code for them."""
-    kind = torch.backends.cpu.get_cpu_capability()
-    known = kind in VECTORS and dtype in (torch.float32, torch.float64)
-    return VECTORS[kind][0] // dtype.itemsize if known else 0
-
-
-@cache
-def available() -> bool:
-    """Whether the operators are there; they are built if need be."""
-    command = compiler()
-    if command is None or not lanes(torch.float32):
-        return False
-    try:
-        _, architecture = VECTORS[torch.backends.cpu.get_cpu_capability()]
-        torch.ops.load_library(_built(command, architecture))  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        reason = next(iter(said.splitlines()), "")
-        warnings.warn(f"convolutions are left to torch: {SOURCE.name}: {reason}", stacklevel=2)
-        return False
-    torch.library.register_fake("fedsaddle::convolve", _like_convolved)
-    torch.library.register_fake("fedsaddle::correlate", _like_correlated)
-    return True
-
-
-def _built(command: str, architecture: str) -> Path:
-    """The library, from an earlier time or built now."""
-    home = Path(torch.__file__).parent
-    includes = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
-    how = ["-O3", "-std=c++20", "-fPIC", "-shared", f"-march={architecture}"]
-    how.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
-    what = f"{SOURCE.read_text(encoding='utf-8')}{command}{how}{torch.__version__}"
-    stem = f"woven-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
-    library = folder() / f"{stem}.so"
-    with alone(folder() / f"{stem}.lock"):
-        if not library.exists():
-            made = library.with_suffix(".new")
-            links = [f"-L{home / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(made)]
-            call = [command, *how, *includes, str(SOURCE), *links]
-            subprocess.run(call, check=True, capture_output=True, text=True)
-            made.replace(library)
-    return library
 
 
 def there(tensor: Tensor) -> Tensor:
@@ -159,8 +104,8 @@ def weavable(
     plain = stride in (1, (1, 1)) and dilation in (1, (1, 1)) and groups == 1
     square = rows == columns and isinstance(padding, int) and 0 <= padding < rows
     few = max(into, out) <= FEW if already else into <= FEW and out < FEW
-    fits = pictures.is_cpu and clients <= lanes(pictures.dtype)
-    return plain and square and few and fits and available()
+    fits = pictures.is_cpu and clients <= kernels.lanes(pictures.dtype)
+    return plain and square and few and fits and kernels.available()
 
 
 def _filled(values: Tensor, axis: int, size: int) -> Tensor:
@@ -225,15 +170,3 @@ class _Correlation(torch.autograd.Function):
         pictures, gradients = ctx.saved_tensors
         of_pictures = _convolved(gradients, weights, weights.shape[0] - 1 - ctx.padding, True)
         return of_pictures, _convolved(pictures, weights, ctx.padding), None, None
-
-
-def _like_convolved(pictures: Tensor, weights: Tensor, padding: int, turned: bool) -> Tensor:
-    n, height, width, _, lanes = pictures.shape
-    rows, columns, *channels, _ = weights.shape
-    sides = (height + 2 * padding - rows + 1, width + 2 * padding - columns + 1)
-    return pictures.new_empty(n, *sides, channels[0 if turned else 1], lanes)
-
-
-def _like_correlated(pictures: Tensor, gradients: Tensor, padding: int, clients: int) -> Tensor:
-    sides = (pictures.shape[k] + 2 * padding - gradients.shape[k] + 1 for k in (1, 2))
-    return pictures.new_empty(*sides, pictures.shape[3], gradients.shape[3], clients)

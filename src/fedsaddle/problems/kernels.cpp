@@ -1,5 +1,5 @@
-// Convolutions of woven pictures: (n, y, x, channel, lane), see woven.py. Each lane is a client's
-// picture of its own, and a vector of lanes is what the processor computes with at once.
+// Products of few rows with the weights of many clients, and convolutions of woven pictures: what
+// libraries are slow at, because their blocks are for larger matrices and for more channels.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,36 +18,50 @@ namespace {
 // A block's sums, and what they are made of, have to fit into the processor's registers.
 #ifdef __AVX512F__
 constexpr int BYTES = 64;
+constexpr int ROWS = 5;
 constexpr int PIXELS = 4, CHANNELS = 6;
 constexpr int TAPS = 5, GRADIENTS = 4;
 #else
 constexpr int BYTES = 32;
+constexpr int ROWS = 2;
 constexpr int PIXELS = 3, CHANNELS = 4;
 constexpr int TAPS = 3, GRADIENTS = 4;
 #endif
+constexpr int FOUR = 4;
 
-template <class T>
+template <class T, int SIZE>
 struct Vector {
-  typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+  typedef T type __attribute__((vector_size(SIZE), aligned(sizeof(T)), may_alias));
 };
 template <class T>
-using Lanes = typename Vector<T>::type;
+using Lanes = typename Vector<T, BYTES>::type;
+template <class T>
+using Four = typename Vector<T, FOUR * sizeof(T)>::type;
+template <class T>
+using Bits = Lanes<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>;
 template <class T>
 constexpr int64_t WIDTH = BYTES / sizeof(T);
 
+template <class T>
+const Lanes<T>* lanes_at(const T* place) {
+  return reinterpret_cast<const Lanes<T>*>(place);
+}
+
+template <class T>
+Lanes<T>* lanes_at(T* place) {
+  return reinterpret_cast<Lanes<T>*>(place);
+}
+
 template <class L>
-inline L loaded(const L* place) {
-  L lanes = *place;
-  asm("" : "+v"(lanes));  // into a register: else every product would load it again
+inline L in_register(L lanes) {
+  asm("" : "+v"(lanes));  // else every product would load it again
   return lanes;
 }
 
-struct Shape {
-  int64_t pictures, height, width, in, out, rows, columns, padding;
-  int64_t out_height() const { return height + 2 * padding - rows + 1; }
-  int64_t out_width() const { return width + 2 * padding - columns + 1; }
-  int64_t padded_width() const { return width + 2 * padding; }
-};
+template <class L>
+inline L loaded(const L* place) {
+  return in_register(*place);
+}
 
 struct Range {
   int64_t first, last;
@@ -58,10 +73,157 @@ Range part(int64_t count, int64_t parts, int64_t number) {
   return {count * number / parts, count * (number + 1) / parts};
 }
 
+// The functions for blocks of all sizes from 1 by 1 to A by B.
+template <template <class, int, int> class Block, class T, int A, int B>
+auto block(int64_t a, int64_t b) {
+  static constexpr auto functions = []<int... J>(std::integer_sequence<int, J...>) {
+    return std::array{&Block<T, J / B + 1, J % B + 1>::run...};
+  }(std::make_integer_sequence<int, A * B>{});
+  return functions[(a - 1) * B + b - 1];
+}
+
+// ---- rows times weights -------------------------------------------------------------------------
+
+// Sums of neighbours STEP apart, those of a and of b in turns.
+template <int STEP, class L, int... J>
+inline L pairs_added(L a, L b, std::integer_sequence<int, J...>) {
+  constexpr int W = sizeof...(J);
+  return __builtin_shufflevector(a, b, ((J & STEP) ? W + J - STEP : J)...) +
+         __builtin_shufflevector(a, b, ((J & STEP) ? W + J : J + STEP)...);
+}
+
+template <class T, int... J>
+inline Four<T> fours_added(Lanes<T> v, std::integer_sequence<int, J...>) {
+  Four<T> sums = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+  ((sums += __builtin_shufflevector(v, v, 4 * J + 4, 4 * J + 5, 4 * J + 6, 4 * J + 7)), ...);
+  return sums;
+}
+
+// The sum of all lanes, of each of four vectors.
+template <class T>
+inline Four<T> added_up(Lanes<T> a, Lanes<T> b, Lanes<T> c, Lanes<T> d) {
+  constexpr auto lanes = std::make_integer_sequence<int, WIDTH<T>>{};
+  const auto ab = pairs_added<1>(a, b, lanes), cd = pairs_added<1>(c, d, lanes);
+  return fours_added<T>(pairs_added<2>(ab, cd, lanes),
+                        std::make_integer_sequence<int, WIDTH<T> / FOUR - 1>{});
+}
+
+// Of a last vector those lanes that a whole number of vectors has left over.
+template <class T>
+inline Bits<T> left_over(int64_t count) {
+  using Number = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  static constexpr auto bits = [] {
+    std::array<Number, 2 * WIDTH<T>> found{};
+    for (int64_t j = WIDTH<T>; j < 2 * WIDTH<T>; j++) found[j] = -1;
+    return found;
+  }();
+  return *lanes_at(bits.data() + count);
+}
+
+// R rows times O weights, each `length` long and one after the other: lanes run along them.
+template <class T, int R, int O>
+struct Dots {
+  static void run(const T* rows, const T* weights, T* out, int64_t length, int64_t outputs) {
+    constexpr int64_t W = WIDTH<T>;
+    Lanes<T> sums[R][FOUR] = {};
+    auto add = [&](int64_t at, auto of) {
+      Lanes<T> factors[O];
+      for (int o = 0; o < O; o++) factors[o] = of(lanes_at(weights + o * length + at));
+      for (int r = 0; r < R; r++) {
+        const Lanes<T> value = of(lanes_at(rows + r * length + at));
+        for (int o = 0; o < O; o++) sums[r][o] += value * factors[o];
+      }
+    };
+    const int64_t rest = length % W;
+    for (int64_t at = 0; at + W <= length; at += W)
+      add(at, [](const Lanes<T>* place) { return loaded(place); });
+    if (rest)
+      add(length - W, [mask = left_over<T>(rest)](const Lanes<T>* place) {
+        return (Lanes<T>)((Bits<T>)*place & mask);
+      });
+    for (int r = 0; r < R; r++) {
+      const Four<T> four = added_up<T>(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+      for (int o = 0; o < O; o++) out[r * outputs + o] = four[o];
+    }
+  }
+};
+
+// R rows of `length` factors for as many rows of weights, added up in V vectors of `outputs`
+// numbers, from vector number `first` on: the last one begins where it just fits.
+template <class T, int R, int V>
+struct Combinations {
+  static void run(const T* rows, const T* weights, T* out, int64_t length, int64_t outputs,
+                  int64_t first) {
+    Lanes<T> sums[R][V] = {};
+    int64_t at[V];
+    for (int v = 0; v < V; v++) at[v] = std::min((first + v) * WIDTH<T>, outputs - WIDTH<T>);
+    for (int64_t j = 0; j < length; j++, weights += outputs) {
+      Lanes<T> factors[V];
+      for (int v = 0; v < V; v++) factors[v] = loaded(lanes_at(weights + at[v]));
+      for (int r = 0; r < R; r++) {
+        const Lanes<T> value = in_register(Lanes<T>{} + rows[r * length + j]);
+        for (int v = 0; v < V; v++) sums[r][v] += value * factors[v];
+      }
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) *lanes_at(out + r * outputs + at[v]) = sums[r][v];
+  }
+};
+
+template <class T>
+void multiply(const at::Tensor& rows, const at::Tensor& weights, at::Tensor& outputs, bool turned) {
+  const int64_t count = rows.size(1), length = rows.size(2), width = outputs.size(2);
+  const int64_t groups = parts(count, ROWS), vectors = parts(width, WIDTH<T>);
+  const int64_t strips = turned ? parts(vectors, FOUR) : parts(width, FOUR);
+  for (int64_t client = 0; client < rows.size(0); client++) {
+    const T* from = rows.const_data_ptr<T>() + client * count * length;
+    const T* by = weights.const_data_ptr<T>() + client * length * width;
+    T* to = outputs.data_ptr<T>() + client * count * width;
+    for (int64_t strip = 0; strip < strips; strip++)
+      for (int64_t group = 0; group < groups; group++) {
+        const Range own = part(count, groups, group);
+        const int64_t size = own.last - own.first;
+        const T* first = from + own.first * length;
+        T* out = to + own.first * width;
+        if (turned) {
+          const Range some = part(vectors, strips, strip);
+          block<Combinations, T, ROWS, FOUR>(size, some.last - some.first)(
+              first, by, out, length, width, some.first);
+        } else {
+          const int64_t o = strip * FOUR;
+          block<Dots, T, ROWS, FOUR>(size, std::min<int64_t>(FOUR, width - o))(
+              first, by + o * length, out + o, length, width);
+        }
+      }
+  }
+}
+
+// Every client's rows (clients, b, in) times its weights (clients, out, in); turned, rows
+// (clients, b, out) times these. What lanes run along has to be as long as a vector.
+at::Tensor rows_times_weights(const at::Tensor& rows, const at::Tensor& weights, bool turned) {
+  at::Tensor outputs =
+      at::empty({rows.size(0), rows.size(1), weights.size(turned ? 2 : 1)}, rows.options());
+  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "rows_times_weights", [&] {
+    multiply<scalar_t>(rows.contiguous(), weights.contiguous(), outputs, turned);
+  });
+  return outputs;
+}
+
+// ---- convolutions -------------------------------------------------------------------------------
+
+// Woven pictures are (n, y, x, channel, WIDTH), see woven.py: a lane for each client's picture.
+struct Shape {
+  int64_t pictures, height, width, in, out, rows, columns, padding;
+  int64_t out_height() const { return height + 2 * padding - rows + 1; }
+  int64_t out_width() const { return width + 2 * padding - columns + 1; }
+  int64_t padded_width() const { return width + 2 * padding; }
+};
+
 // The sums of P neighbouring pixels of the output in O of its channels. Of the kernel's rows and
 // columns those are given that meet the picture; its row 0 would be at the picture's row `top`.
-template <class L, int P, int O>
+template <class T, int P, int O>
 struct Convolved {
+  using L = Lanes<T>;
   static void run(const Shape& s, const L* in, const L* weights, L* out, int64_t top, Range rows,
                   Range columns) {
     L sums[P][O] = {};
@@ -85,8 +247,9 @@ struct Convolved {
 
 // Adds one picture to the sums of P neighbouring columns of the kernel and O channels of the
 // output, over the given rows of the output; the first would be at the picture's row `top`.
-template <class L, int P, int O>
+template <class T, int P, int O>
 struct Correlated {
+  using L = Lanes<T>;
   static void run(const Shape& s, const L* in, const L* gradient, L* out, int64_t top, Range rows) {
     L sums[P][O];
     for (int p = 0; p < P; p++)
@@ -108,23 +271,14 @@ struct Correlated {
   }
 };
 
-// The functions for blocks of all sizes from 1 by 1 to A by B.
-template <template <class, int, int> class Block, class L, int A, int B>
-auto block(int64_t a, int64_t b) {
-  static constexpr auto functions = []<int... J>(std::integer_sequence<int, J...>) {
-    return std::array{&Block<L, J / B + 1, J % B + 1>::run...};
-  }(std::make_integer_sequence<int, A * B>{});
-  return functions[(a - 1) * B + b - 1];
-}
-
 template <class T>
 const Lanes<T>* lanes_of(const at::Tensor& tensor) {
-  return reinterpret_cast<const Lanes<T>*>(tensor.const_data_ptr<T>());
+  return lanes_at(tensor.const_data_ptr<T>());
 }
 
 template <class T>
 Lanes<T>* lanes_in(at::Tensor& tensor) {
-  return reinterpret_cast<Lanes<T>*>(tensor.data_ptr<T>());
+  return lanes_at(tensor.data_ptr<T>());
 }
 
 // Pictures with columns of zeros on both sides, one at a time.
@@ -213,7 +367,7 @@ at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tenso
           const int64_t pixels = std::min<int64_t>(PIXELS, s.out_width() - x);
           const Range columns{std::max<int64_t>(0, s.padding - (x + pixels - 1)),
                               std::min(s.columns, s.width + s.padding - x)};
-          block<Convolved, Lanes<T>, PIXELS, CHANNELS>(pixels, channels.last - channels.first)(
+          block<Convolved, T, PIXELS, CHANNELS>(pixels, channels.last - channels.first)(
               s, picture + x * s.in, lanes_of<T>(spread) + channels.first,
               out + (y * s.out_width() + x) * s.out + channels.first, top, rows, columns);
         }
@@ -240,8 +394,8 @@ at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tens
         for (int64_t i = 0; i < s.in; i++) {
           for (int64_t strip = 0; strip < strips; strip++) {
             const Range taps = part(s.columns, strips, strip);
-            block<Correlated, Lanes<T>, TAPS, GRADIENTS>(taps.last - taps.first,
-                                                         channels.last - channels.first)(
+            block<Correlated, T, TAPS, GRADIENTS>(taps.last - taps.first,
+                                                  channels.last - channels.first)(
                 s, picture + taps.first * s.in + i, gradient + channels.first,
                 lanes_in<T>(sums) + ((row * s.columns + taps.first) * s.in + i) * s.out +
                     channels.first,
@@ -281,11 +435,13 @@ at::Tensor correlate(const at::Tensor& pictures, const at::Tensor& gradients, in
 }  // namespace
 
 TORCH_LIBRARY(fedsaddle, library) {
+  library.def("rows_times_weights(Tensor rows, Tensor weights, bool turned) -> Tensor");
   library.def("convolve(Tensor pictures, Tensor weights, int padding, bool turned) -> Tensor");
   library.def("correlate(Tensor pictures, Tensor gradients, int padding, int clients) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fedsaddle, CPU, library) {
+  library.impl("rows_times_weights", rows_times_weights);
   library.impl("convolve", convolve);
   library.impl("correlate", correlate);
 }
