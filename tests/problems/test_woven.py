@@ -1,11 +1,5 @@
 """Convolutions in lanes against torch's own, client by client: values and both derivatives."""
 
-import os
-import subprocess
-import sys
-import warnings
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedsaddle.problems import cache, kernels
 from fedsaddle.problems.kernels import available, lanes
 from fedsaddle.problems.stack import Merged, Stack, for_compiler, stacked
 from fedsaddle.problems.woven import Woven
@@ -165,37 +158,3 @@ def test_what_lanes_are_not_for_is_left_to_torch():
     assert left_to_torch(pictures, drawn(2, 2, 16, 4, 3, 3))  # channels enough
     many = lanes(torch.float64) + 1
     assert left_to_torch(drawn(1, many, 3, 4, 9, 9), drawn(2, many, 6, 4, 3, 3))
-
-
-def test_a_compiler_that_fails_is_said_and_torch_takes_over(tmp_path, monkeypatch):
-    broken = tmp_path / "g++"
-    broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 1\n", encoding="utf-8")
-    broken.chmod(0o755)
-    monkeypatch.setenv("FEDSADDLE_CACHE", str(tmp_path))
-    monkeypatch.setattr(kernels, "compiler", lambda: str(broken))
-    with pytest.warns(UserWarning, match="left to torch.*no such instruction"):
-        assert not available.__wrapped__()
-    monkeypatch.setattr(kernels, "compiler", lambda: None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not available.__wrapped__()
-    assert not list(cache.folder().glob("*.so"))
-
-
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="vectors here are short anyway"
-)
-def test_a_processor_with_shorter_vectors():
-    """The same tests again, in a process that is told so."""
-    tests = [
-        f"{Path(__file__)}::{test.__name__}"
-        for test in (test_any_convolution_and_its_derivatives, test_floats_have_twice_as_many_lanes)
-    ]
-    told = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *tests],
-        env=os.environ | {"ATEN_CPU_CAPABILITY": "avx2"},
-        capture_output=True,
-        text=True,
-    )
-    assert told.returncode == 0, told.stdout
-    assert "2 passed" in told.stdout
