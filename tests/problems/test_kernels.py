@@ -80,6 +80,20 @@ def test_what_torch_is_good_at_is_left_to_it():
     assert left(0, LONG_ROWS, 3)
 
 
+def test_what_would_read_beyond_the_end_is_refused():
+    own = torch.ops.fedsaddle
+    short = torch.ones(1, 2, lanes(torch.float32) - 1)
+    with pytest.raises(RuntimeError, match="shorter than a vector"):
+        own.rows_times_weights(short, short, False)
+    with pytest.raises(RuntimeError, match="shorter than a vector"):
+        own.rows_times_weights(torch.ones(1, 2, 2), short, True)
+    pictures, weights = torch.ones(1, 3, 3, 1, 3), torch.ones(2, 2, 1, 1, 3)
+    with pytest.raises(RuntimeError, match="not woven"):
+        own.convolve(pictures, weights, 0, False)
+    with pytest.raises(RuntimeError, match="not woven"):
+        own.correlate(pictures, torch.ones(1, 2, 2, 1, 3), 0, 3)
+
+
 def test_numbers_beside_the_last_vector_do_not_leak_in():
     """Where rows are no whole number of vectors long, the last vector overlaps the one before."""
     length = LONG_ROWS + 3

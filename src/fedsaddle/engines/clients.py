@@ -76,9 +76,15 @@ class Setup:
         finally:
             self.seconds[what] += time.perf_counter() - begun
 
+    def rows(self, clients: np.ndarray) -> np.ndarray:
+        """How many training rows these clients have."""
+        offsets = self.data.train.offsets
+        count: np.ndarray = offsets[clients + 1] - offsets[clients]
+        return count
+
     def batch_rows(self, clients: np.ndarray) -> np.ndarray:
         """The size of these clients' minibatches: what was asked for, or all they have."""
-        rows = self.data.train.offsets[clients + 1] - self.data.train.offsets[clients]
+        rows = self.rows(clients)
         size: np.ndarray = np.minimum(self.algorithm.batch_size or rows, rows)
         return size
 

@@ -196,7 +196,8 @@ class Simulation:
         )
         lists = [rows.tolist() for rows in stacks]
         tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(lists)]
-        outcomes = self._run(tasks, [self._rows_of(clients[rows]) for rows in stacks])
+        trained = self._setup.rows(clients)
+        outcomes = self._run(tasks, [float(trained[rows].sum()) for rows in stacks])
         if not single and any(not outcome.good for outcome in outcomes):
             self._kept.add(phase.name)
             return self._ask(phase, number, clients, received, weights, measured, single=True)
@@ -269,10 +270,6 @@ class Simulation:
         if not self._on_cpu:
             largest, room = LARGEST_ON_A_DEVICE, ON_A_DEVICE
         return self._options.stack_size or min(largest, max(1, room // max(point, 1)))
-
-    def _rows_of(self, clients: np.ndarray) -> float:
-        offsets = self._setup.data.train.offsets
-        return float((offsets[clients + 1] - offsets[clients]).sum())
 
     def commit(self, clients: np.ndarray) -> None:
         self.memory.commit(clients.tolist())

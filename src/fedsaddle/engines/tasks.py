@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -32,11 +31,10 @@ class Shared(NamedTuple):
     memory: ClientMemory
 
 
-@dataclass(frozen=True)
-class PhaseWork:
+class PhaseWork(NamedTuple):
     """A phase of a round: what the clients receive and where their matrices lie.
 
-    It is sent to every worker: lists take half the time that arrays take.
+    It is sent to every worker: tuples and lists take half the time that objects and arrays take.
     """
 
     phase: str
@@ -57,8 +55,7 @@ class PhaseWork:
     """Whether to say how far they are from what the server holds."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What is said of a stack's replies; they themselves lie in the arena."""
 
     broken: dict[str, list[int]]

@@ -173,6 +173,7 @@ struct Combinations {
 template <class T>
 void multiply(const at::Tensor& rows, const at::Tensor& weights, at::Tensor& outputs, bool turned) {
   const int64_t count = rows.size(1), length = rows.size(2), width = outputs.size(2);
+  TORCH_CHECK((turned ? width : length) >= WIDTH<T>, "shorter than a vector");
   const int64_t groups = parts(count, ROWS), vectors = parts(width, WIDTH<T>);
   const int64_t strips = turned ? parts(vectors, FOUR) : parts(width, FOUR);
   for (int64_t client = 0; client < rows.size(0); client++) {
@@ -350,6 +351,7 @@ at::Tensor added_up_by_client(const at::Tensor& lanes, int64_t clients) {
 template <class T>
 at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tensor& weights,
                      bool turned) {
+  TORCH_CHECK(pictures.size(4) == WIDTH<T>, "pictures are not woven for this processor");
   const at::Tensor spread = spread_over_lanes<T>(s, weights, turned);
   at::Tensor outputs =
       at::empty({s.pictures, s.out_height(), s.out_width(), s.out, WIDTH<T>}, pictures.options());
@@ -380,6 +382,7 @@ at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tenso
 template <class T>
 at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tensor& gradients,
                       int64_t clients) {
+  TORCH_CHECK(pictures.size(4) == WIDTH<T>, "pictures are not woven for this processor");
   at::Tensor sums = at::zeros({s.rows, s.columns, s.in, s.out, WIDTH<T>}, pictures.options());
   Padded<T> padded(s, pictures);
   const int64_t groups = parts(s.out, GRADIENTS), strips = parts(s.columns, TAPS);
