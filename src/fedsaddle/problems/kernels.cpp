@@ -31,26 +31,21 @@ constexpr int FOUR = 4;
 
 template <class T, int SIZE>
 struct Vector {
-  typedef T type __attribute__((vector_size(SIZE), aligned(sizeof(T)), may_alias));
+  typedef T type __attribute__((vector_size(SIZE)));
 };
 template <class T>
 using Lanes = typename Vector<T, BYTES>::type;
 template <class T>
 using Four = typename Vector<T, FOUR * sizeof(T)>::type;
 template <class T>
-using Bits = Lanes<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>;
+using Bit = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+template <class T>
+using Bits = Lanes<Bit<T>>;
 template <class T>
 constexpr int64_t WIDTH = BYTES / sizeof(T);
 
-template <class T>
-const Lanes<T>* lanes_at(const T* place) {
-  return reinterpret_cast<const Lanes<T>*>(place);
-}
-
-template <class T>
-Lanes<T>* lanes_at(T* place) {
-  return reinterpret_cast<Lanes<T>*>(place);
-}
+// A loop over registers: unless it is unrolled early, they are written to memory in every turn.
+#define EACH(j, count) _Pragma("GCC unroll 8") for (int j = 0; j < count; j++)
 
 template <class L>
 inline L in_register(L lanes) {
@@ -58,9 +53,21 @@ inline L in_register(L lanes) {
   return lanes;
 }
 
-template <class L>
-inline L loaded(const L* place) {
-  return in_register(*place);
+template <class L, class T>
+inline L lanes_at(const T* place) {  // wherever that is: no vector need begin there
+  L lanes;
+  std::memcpy(&lanes, place, sizeof(L));
+  return lanes;
+}
+
+template <class T>
+inline Lanes<T> loaded(const T* place) {
+  return in_register(lanes_at<Lanes<T>>(place));
+}
+
+template <class T>
+inline void store(T* place, Lanes<T> lanes) {
+  std::memcpy(place, &lanes, BYTES);
 }
 
 struct Range {
@@ -84,40 +91,45 @@ auto block(int64_t a, int64_t b) {
 
 // ---- rows times weights -------------------------------------------------------------------------
 
-// Sums of neighbours STEP apart, those of a and of b in turns.
-template <int STEP, class L, int... J>
-inline L pairs_added(L a, L b, std::integer_sequence<int, J...>) {
-  constexpr int W = sizeof...(J);
-  return __builtin_shufflevector(a, b, ((J & STEP) ? W + J - STEP : J)...) +
-         __builtin_shufflevector(a, b, ((J & STEP) ? W + J : J + STEP)...);
+// The lanes J of two vectors, those of b after those of a.
+template <class T, int... J>
+inline Lanes<T> shuffled(Lanes<T> a, Lanes<T> b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, J...);
+#else  // GCC before 12
+  return __builtin_shuffle(a, b, Bits<T>{J...});
+#endif
 }
 
-template <class T, int... J>
-inline Four<T> fours_added(Lanes<T> v, std::integer_sequence<int, J...>) {
-  Four<T> sums = __builtin_shufflevector(v, v, 0, 1, 2, 3);
-  ((sums += __builtin_shufflevector(v, v, 4 * J + 4, 4 * J + 5, 4 * J + 6, 4 * J + 7)), ...);
-  return sums;
+// Sums of neighbours STEP apart, those of a and of b in turns.
+template <class T, int STEP, int... J>
+inline Lanes<T> pairs_added(Lanes<T> a, Lanes<T> b, std::integer_sequence<int, J...>) {
+  constexpr int W = WIDTH<T>;
+  return shuffled<T, ((J & STEP) ? W + J - STEP : J)...>(a, b) +
+         shuffled<T, ((J & STEP) ? W + J : J + STEP)...>(a, b);
 }
 
 // The sum of all lanes, of each of four vectors.
 template <class T>
 inline Four<T> added_up(Lanes<T> a, Lanes<T> b, Lanes<T> c, Lanes<T> d) {
   constexpr auto lanes = std::make_integer_sequence<int, WIDTH<T>>{};
-  const auto ab = pairs_added<1>(a, b, lanes), cd = pairs_added<1>(c, d, lanes);
-  return fours_added<T>(pairs_added<2>(ab, cd, lanes),
-                        std::make_integer_sequence<int, WIDTH<T> / FOUR - 1>{});
+  const auto ab = pairs_added<T, 1>(a, b, lanes), cd = pairs_added<T, 1>(c, d, lanes);
+  const auto abcd = pairs_added<T, 2>(ab, cd, lanes);
+  Four<T> fours[WIDTH<T> / FOUR];
+  std::memcpy(fours, &abcd, BYTES);
+  for (int j = 1; j < WIDTH<T> / FOUR; j++) fours[0] += fours[j];
+  return fours[0];
 }
 
 // Of a last vector those lanes that a whole number of vectors has left over.
 template <class T>
 inline Bits<T> left_over(int64_t count) {
-  using Number = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   static constexpr auto bits = [] {
-    std::array<Number, 2 * WIDTH<T>> found{};
+    std::array<Bit<T>, 2 * WIDTH<T>> found{};
     for (int64_t j = WIDTH<T>; j < 2 * WIDTH<T>; j++) found[j] = -1;
     return found;
   }();
-  return *lanes_at(bits.data() + count);
+  return lanes_at<Bits<T>>(bits.data() + count);
 }
 
 // R rows times O weights, each `length` long and one after the other: lanes run along them.
@@ -128,22 +140,22 @@ struct Dots {
     Lanes<T> sums[R][FOUR] = {};
     auto add = [&](int64_t at, auto of) {
       Lanes<T> factors[O];
-      for (int o = 0; o < O; o++) factors[o] = of(lanes_at(weights + o * length + at));
-      for (int r = 0; r < R; r++) {
-        const Lanes<T> value = of(lanes_at(rows + r * length + at));
-        for (int o = 0; o < O; o++) sums[r][o] += value * factors[o];
+      EACH(o, O) factors[o] = of(weights + o * length + at);
+      EACH(r, R) {
+        const Lanes<T> value = of(rows + r * length + at);
+        EACH(o, O) sums[r][o] += value * factors[o];
       }
     };
     const int64_t rest = length % W;
     for (int64_t at = 0; at + W <= length; at += W)
-      add(at, [](const Lanes<T>* place) { return loaded(place); });
+      add(at, [](const T* place) { return loaded(place); });
     if (rest)
-      add(length - W, [mask = left_over<T>(rest)](const Lanes<T>* place) {
-        return (Lanes<T>)((Bits<T>)*place & mask);
+      add(length - W, [mask = left_over<T>(rest)](const T* place) {
+        return (Lanes<T>)(lanes_at<Bits<T>>(place) & mask);
       });
-    for (int r = 0; r < R; r++) {
+    EACH(r, R) {
       const Four<T> four = added_up<T>(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
-      for (int o = 0; o < O; o++) out[r * outputs + o] = four[o];
+      EACH(o, O) out[r * outputs + o] = four[o];
     }
   }
 };
@@ -156,17 +168,17 @@ struct Combinations {
                   int64_t first) {
     Lanes<T> sums[R][V] = {};
     int64_t at[V];
-    for (int v = 0; v < V; v++) at[v] = std::min((first + v) * WIDTH<T>, outputs - WIDTH<T>);
+    EACH(v, V) at[v] = std::min((first + v) * WIDTH<T>, outputs - WIDTH<T>);
     for (int64_t j = 0; j < length; j++, weights += outputs) {
       Lanes<T> factors[V];
-      for (int v = 0; v < V; v++) factors[v] = loaded(lanes_at(weights + at[v]));
-      for (int r = 0; r < R; r++) {
+      EACH(v, V) factors[v] = loaded(weights + at[v]);
+      EACH(r, R) {
         const Lanes<T> value = in_register(Lanes<T>{} + rows[r * length + j]);
-        for (int v = 0; v < V; v++) sums[r][v] += value * factors[v];
+        EACH(v, V) sums[r][v] += value * factors[v];
       }
     }
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) *lanes_at(out + r * outputs + at[v]) = sums[r][v];
+    EACH(r, R)
+      EACH(v, V) store(out + r * outputs + at[v], sums[r][v]);
   }
 };
 
@@ -224,25 +236,25 @@ struct Shape {
 // columns those are given that meet the picture; its row 0 would be at the picture's row `top`.
 template <class T, int P, int O>
 struct Convolved {
-  using L = Lanes<T>;
-  static void run(const Shape& s, const L* in, const L* weights, L* out, int64_t top, Range rows,
+  static void run(const Shape& s, const T* in, const T* weights, T* out, int64_t top, Range rows,
                   Range columns) {
-    L sums[P][O] = {};
+    constexpr int64_t W = WIDTH<T>;
+    Lanes<T> sums[P][O] = {};
     for (int64_t row = rows.first; row < rows.last; row++) {
-      const L* pixel = in + ((top + row) * s.padded_width() + columns.first) * s.in;
-      const L* weight = weights + (row * s.columns + columns.first) * s.in * s.out;
+      const T* pixel = in + ((top + row) * s.padded_width() + columns.first) * s.in * W;
+      const T* weight = weights + (row * s.columns + columns.first) * s.in * s.out * W;
       const int64_t taps = (columns.last - columns.first) * s.in;  // neighbours in memory
-      for (int64_t tap = 0; tap < taps; tap++, weight += s.out) {
-        L factors[O];
-        for (int o = 0; o < O; o++) factors[o] = loaded(weight + o);
-        for (int p = 0; p < P; p++) {
-          const L value = loaded(pixel + tap + p * s.in);
-          for (int o = 0; o < O; o++) sums[p][o] += value * factors[o];
+      for (int64_t tap = 0; tap < taps; tap++, pixel += W, weight += s.out * W) {
+        Lanes<T> factors[O];
+        EACH(o, O) factors[o] = loaded(weight + o * W);
+        EACH(p, P) {
+          const Lanes<T> value = loaded(pixel + p * s.in * W);
+          EACH(o, O) sums[p][o] += value * factors[o];
         }
       }
     }
-    for (int p = 0; p < P; p++)
-      for (int o = 0; o < O; o++) out[p * s.out + o] = sums[p][o];
+    EACH(p, P)
+      EACH(o, O) store(out + (p * s.out + o) * W, sums[p][o]);
   }
 };
 
@@ -250,60 +262,52 @@ struct Convolved {
 // output, over the given rows of the output; the first would be at the picture's row `top`.
 template <class T, int P, int O>
 struct Correlated {
-  using L = Lanes<T>;
-  static void run(const Shape& s, const L* in, const L* gradient, L* out, int64_t top, Range rows) {
-    L sums[P][O];
-    for (int p = 0; p < P; p++)
-      for (int o = 0; o < O; o++) sums[p][o] = out[p * s.in * s.out + o];
+  static void run(const Shape& s, const T* in, const T* gradient, T* out, int64_t top, Range rows) {
+    constexpr int64_t W = WIDTH<T>;
+    const int64_t step = s.in * s.out * W;
+    Lanes<T> sums[P][O];
+    EACH(p, P)
+      EACH(o, O) sums[p][o] = loaded(out + p * step + o * W);
     for (int64_t y = rows.first; y < rows.last; y++) {
-      const L* pixel = in + (top + y) * s.padded_width() * s.in;
-      const L* arriving = gradient + y * s.out_width() * s.out;
-      for (int64_t x = 0; x < s.out_width(); x++, pixel += s.in, arriving += s.out) {
-        L factors[O];
-        for (int o = 0; o < O; o++) factors[o] = loaded(arriving + o);
-        for (int p = 0; p < P; p++) {
-          const L value = loaded(pixel + p * s.in);
-          for (int o = 0; o < O; o++) sums[p][o] += value * factors[o];
+      const T* pixel = in + (top + y) * s.padded_width() * s.in * W;
+      const T* arriving = gradient + y * s.out_width() * s.out * W;
+      for (int64_t x = 0; x < s.out_width(); x++, pixel += s.in * W, arriving += s.out * W) {
+        Lanes<T> factors[O];
+        EACH(o, O) factors[o] = loaded(arriving + o * W);
+        EACH(p, P) {
+          const Lanes<T> value = loaded(pixel + p * s.in * W);
+          EACH(o, O) sums[p][o] += value * factors[o];
         }
       }
     }
-    for (int p = 0; p < P; p++)
-      for (int o = 0; o < O; o++) out[p * s.in * s.out + o] = sums[p][o];
+    EACH(p, P)
+      EACH(o, O) store(out + p * step + o * W, sums[p][o]);
   }
 };
-
-template <class T>
-const Lanes<T>* lanes_of(const at::Tensor& tensor) {
-  return lanes_at(tensor.const_data_ptr<T>());
-}
-
-template <class T>
-Lanes<T>* lanes_in(at::Tensor& tensor) {
-  return lanes_at(tensor.data_ptr<T>());
-}
 
 // Pictures with columns of zeros on both sides, one at a time.
 template <class T>
 class Padded {
  public:
-  Padded(const Shape& s, const at::Tensor& pictures) : s(s), pictures(lanes_of<T>(pictures)) {
+  Padded(const Shape& s, const at::Tensor& pictures)
+      : s(s), pictures(pictures.const_data_ptr<T>()) {
     if (s.padding)
       room = at::zeros({s.height, s.padded_width(), s.in, WIDTH<T>}, pictures.options());
   }
 
-  const Lanes<T>* operator[](int64_t number) {
-    const int64_t row = s.width * s.in, padded_row = s.padded_width() * s.in;
-    const Lanes<T>* picture = pictures + number * s.height * row;
+  const T* operator[](int64_t number) {
+    const int64_t pixel = s.in * WIDTH<T>, row = s.width * pixel;
+    const T* picture = pictures + number * s.height * row;
     if (!s.padding) return picture;
-    Lanes<T>* inside = lanes_in<T>(room) + s.padding * s.in;
+    T* inside = room.data_ptr<T>() + s.padding * pixel;
     for (int64_t y = 0; y < s.height; y++)
-      std::memcpy(inside + y * padded_row, picture + y * row, row * sizeof(Lanes<T>));
-    return lanes_of<T>(room);
+      std::memcpy(inside + y * s.padded_width() * pixel, picture + y * row, row * sizeof(T));
+    return room.const_data_ptr<T>();
   }
 
  private:
   const Shape& s;
-  const Lanes<T>* pictures;
+  const T* pictures;
   at::Tensor room;
 };
 
@@ -351,15 +355,16 @@ at::Tensor added_up_by_client(const at::Tensor& lanes, int64_t clients) {
 template <class T>
 at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tensor& weights,
                      bool turned) {
-  TORCH_CHECK(pictures.size(4) == WIDTH<T>, "pictures are not woven for this processor");
+  constexpr int64_t W = WIDTH<T>;
+  TORCH_CHECK(pictures.size(4) == W, "pictures are not woven for this processor");
   const at::Tensor spread = spread_over_lanes<T>(s, weights, turned);
   at::Tensor outputs =
-      at::empty({s.pictures, s.out_height(), s.out_width(), s.out, WIDTH<T>}, pictures.options());
+      at::empty({s.pictures, s.out_height(), s.out_width(), s.out, W}, pictures.options());
   Padded<T> padded(s, pictures);
   const int64_t groups = parts(s.out, CHANNELS);
   for (int64_t n = 0; n < s.pictures; n++) {
-    const Lanes<T>* picture = padded[n];
-    Lanes<T>* out = lanes_in<T>(outputs) + n * s.out_height() * s.out_width() * s.out;
+    const T* picture = padded[n];
+    T* out = outputs.data_ptr<T>() + n * s.out_height() * s.out_width() * s.out * W;
     for (int64_t group = 0; group < groups; group++) {
       const Range channels = part(s.out, groups, group);
       for (int64_t y = 0; y < s.out_height(); y++) {
@@ -370,8 +375,8 @@ at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tenso
           const Range columns{std::max<int64_t>(0, s.padding - (x + pixels - 1)),
                               std::min(s.columns, s.width + s.padding - x)};
           block<Convolved, T, PIXELS, CHANNELS>(pixels, channels.last - channels.first)(
-              s, picture + x * s.in, lanes_of<T>(spread) + channels.first,
-              out + (y * s.out_width() + x) * s.out + channels.first, top, rows, columns);
+              s, picture + x * s.in * W, spread.const_data_ptr<T>() + channels.first * W,
+              out + ((y * s.out_width() + x) * s.out + channels.first) * W, top, rows, columns);
         }
       }
     }
@@ -382,13 +387,15 @@ at::Tensor convolved(const Shape& s, const at::Tensor& pictures, const at::Tenso
 template <class T>
 at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tensor& gradients,
                       int64_t clients) {
-  TORCH_CHECK(pictures.size(4) == WIDTH<T>, "pictures are not woven for this processor");
-  at::Tensor sums = at::zeros({s.rows, s.columns, s.in, s.out, WIDTH<T>}, pictures.options());
+  constexpr int64_t W = WIDTH<T>;
+  TORCH_CHECK(pictures.size(4) == W, "pictures are not woven for this processor");
+  at::Tensor sums = at::zeros({s.rows, s.columns, s.in, s.out, W}, pictures.options());
   Padded<T> padded(s, pictures);
   const int64_t groups = parts(s.out, GRADIENTS), strips = parts(s.columns, TAPS);
   for (int64_t n = 0; n < s.pictures; n++) {
-    const Lanes<T>* picture = padded[n];
-    const Lanes<T>* gradient = lanes_of<T>(gradients) + n * s.out_height() * s.out_width() * s.out;
+    const T* picture = padded[n];
+    const T* gradient =
+        gradients.const_data_ptr<T>() + n * s.out_height() * s.out_width() * s.out * W;
     for (int64_t group = 0; group < groups; group++) {
       const Range channels = part(s.out, groups, group);
       for (int64_t row = 0; row < s.rows; row++) {
@@ -397,12 +404,11 @@ at::Tensor correlated(const Shape& s, const at::Tensor& pictures, const at::Tens
         for (int64_t i = 0; i < s.in; i++) {
           for (int64_t strip = 0; strip < strips; strip++) {
             const Range taps = part(s.columns, strips, strip);
+            const int64_t first = ((row * s.columns + taps.first) * s.in + i) * s.out;
             block<Correlated, T, TAPS, GRADIENTS>(taps.last - taps.first,
                                                   channels.last - channels.first)(
-                s, picture + taps.first * s.in + i, gradient + channels.first,
-                lanes_in<T>(sums) + ((row * s.columns + taps.first) * s.in + i) * s.out +
-                    channels.first,
-                top, rows);
+                s, picture + (taps.first * s.in + i) * W, gradient + channels.first * W,
+                sums.data_ptr<T>() + (first + channels.first) * W, top, rows);
           }
         }
       }
