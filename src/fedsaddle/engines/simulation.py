@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,6 +94,16 @@ class _WhenLookedAt(Mapping[str, Tensor]):
         return len(self._names)
 
 
+class _Cut(NamedTuple):
+    """Clients cut into stacks."""
+
+    clients: list[int]
+    stacks: list[list[int]]
+    """The places of each stack's clients among them."""
+    costs: list[float]
+    """The training rows of each stack."""
+
+
 class Simulation:
     """The engine for one machine."""
 
@@ -118,7 +128,7 @@ class Simulation:
         kinds = ("arithmetic", "gather", "transport", "aggregation", "waiting")
         self.timings: dict[str, float] = dict.fromkeys(kinds, 0.0)
         """Seconds of all processes together, by what they were spent on."""
-        self._arena = Arena(layout.dtype)
+        self._arena, self._last_cut = Arena(layout.dtype), _Cut([], [], [])
         self._kept: set[str] = set()
         """Phases whose single replies are kept: the server looks at them, or refused one."""
         self._scorer: Scorer | None = None
@@ -141,7 +151,7 @@ class Simulation:
             return workers, compile
         able = np.flatnonzero(self._setup.data.train.counts)
         clients = able[: clients_per_round or None]
-        stacks = len(list(self._stacks(clients)))
+        stacks = len(self._cut(clients).stacks)
         effort = effort_of_a_round(self._setup, len(clients), stacks)
         if not workers:
             long = effort.seconds > WORTH_WORKERS and effort.seconds * rounds > WORTH_FORKING
@@ -182,7 +192,7 @@ class Simulation:
         self.memory.enter(self._setup.algorithm.era(number))
         arena, widths = self._arena, wire_up(phase, self._setup.layout)
         arena.clear()
-        n, stacks, asked = len(clients), list(self._stacks(clients)), clients.tolist()
+        (asked, stacks, costs), n = self._cut(clients), len(clients)
         work = PhaseWork(
             phase.name,
             number,
@@ -194,10 +204,8 @@ class Simulation:
             (weights / weights.sum()).tolist(),
             measured,
         )
-        lists = [rows.tolist() for rows in stacks]
-        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(lists)]
-        trained = self._setup.rows(clients)
-        outcomes = self._run(tasks, [float(trained[rows].sum()) for rows in stacks])
+        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(stacks)]
+        outcomes = self._run(tasks, costs)
         if not single and any(not outcome.good for outcome in outcomes):
             self._kept.add(phase.name)
             return self._ask(phase, number, clients, received, weights, measured, single=True)
@@ -209,13 +217,13 @@ class Simulation:
             for what, seconds in outcome.seconds.items():
                 self.timings[what] += seconds
             if outcome.misshapen is not None:
-                absent += rows.tolist()
+                absent += rows
                 odd.append(Answer(clients[rows], outcome.misshapen))
                 continue
             if moved is not None:
                 moved[rows] = outcome.moved
             for name, some in outcome.broken.items():
-                broken[name] += rows[some].tolist()
+                broken[name] += [rows[j] for j in some]
         means = {name: arena[place].sum(0) for name, place in work.sums.items()}
         vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
         if not single:
@@ -246,6 +254,15 @@ class Simulation:
         if device != "cpu":
             torch.get_device_module(device).set_device(device)
         return (Shared(self._setup.on(device), self._arena, self.memory),)
+
+    def _cut(self, clients: np.ndarray) -> _Cut:
+        """Into stacks; kept for the next time, for often all clients take part every time."""
+        asked = clients.tolist()
+        if asked != self._last_cut.clients:
+            stacks, rows = list(self._stacks(clients)), self._setup.rows(clients)
+            costs = [float(rows[own].sum()) for own in stacks]
+            self._last_cut = _Cut(asked, [own.tolist() for own in stacks], costs)
+        return self._last_cut
 
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.

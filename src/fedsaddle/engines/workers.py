@@ -240,7 +240,7 @@ def _serve(
         ]
         end = time.perf_counter()  # which all processes of a machine read alike
         try:
-            line.send((answers, end))
+            line.send_bytes(pickle.dumps((answers, end), pickle.HIGHEST_PROTOCOL))
         except (BrokenPipeError, ConnectionError):
             os._exit(1)
         except Exception as error:  # a result that cannot be sent
