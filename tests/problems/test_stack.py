@@ -240,6 +240,26 @@ def test_linear_of_one_row_and_of_shared_rows_and_weights():
     agree(lambda x, b: F.linear(x, weight, b), numbers(4, 5), numbers(2))
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [((5,), (5,)), ((4, 5), (5,)), ((5,), (5, 2)), ((4, 5), (5, 2)), ((6, 4, 5), (6, 5, 2))],
+)
+def test_products(shapes):
+    agree(lambda a, b: a @ b, *(numbers(*shape) for shape in shapes))
+    first, second = (numbers(*shape)[0] for shape in shapes)
+    agree(lambda a: torch.matmul(a, second), numbers(*shapes[0]))
+    agree(lambda b: torch.matmul(first, b), numbers(*shapes[1]))
+
+
+def test_products_by_other_names_and_of_other_batches():
+    agree(torch.mm, numbers(4, 5), numbers(5, 2))
+    agree(torch.mv, numbers(4, 5), numbers(5))
+    agree(torch.dot, numbers(5), numbers(5))
+    agree(torch.matmul, numbers(4, 5), numbers(6, 5, 2), own_rule=False)
+    agree(torch.matmul, numbers(7, 6, 4, 5), numbers(5), own_rule=False)
+    agree(torch.matmul, numbers(7, 6, 4, 5), numbers(6, 5, 2), own_rule=False)
+
+
 CONVOLUTIONS = {
     "plain": nn.Conv2d(4, 6, 3),
     "no bias": nn.Conv2d(4, 6, 3, bias=False),

@@ -110,16 +110,25 @@ class Stack(Tensor):
     whole: Tensor
     form: Form | None
     clients: int
+    _shape: torch.Size
 
     @staticmethod
     def __new__(cls, values: Tensor, form: Form | None = None) -> "Stack":
-        shape = form.shape(values) if form else values.shape[1:]
+        shape = torch.Size(form.shape(values)) if form else values.shape[1:]
         seen: Stack = Tensor._make_wrapper_subclass(
             cls, shape, dtype=values.dtype, device=values.device
         )
-        seen.whole, seen.form = values, form
-        seen.clients = form.clients if form else len(values)
+        seen.whole, seen.form, seen._shape = values, form, shape
+        seen.clients = form.clients if form else values.shape[0]
         return seen
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self._shape  # a tensor's own takes a dozen times as long to tell
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return len(self._shape)
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"Stack({self.clients} x {tuple(self.shape)})"
@@ -195,19 +204,17 @@ def _elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Stack:
     """One call for all clients, shapes aligned as broadcasting wants it."""
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
     stacks = [tensor for tensor in tensors if isinstance(tensor, Stack)]
-    ndim = max(tensor.ndim for tensor in tensors)
-
-    def aligned(stack: Stack) -> Tensor:
-        missing = ndim - stack.ndim
-        return stack.apart()[(slice(None), *[None] * missing)] if missing else stack.apart()
-
-    alike = len(stacks) == len(tensors) and all(s.shape == stacks[0].shape for s in stacks)
+    alike = len(stacks) == len(tensors) and all(s.shape == stacks[0].shape for s in stacks[1:])
     form = next((stack.form for stack in stacks if stack.form), None) if alike else None
+    ndim = 0 if alike else max(tensor.ndim for tensor in tensors)
 
     def values(arg: Any) -> Any:
         if not isinstance(arg, Stack):
             return arg
-        return arg.held(form) if form else aligned(arg)
+        missing = ndim - arg.ndim
+        if missing > 0:
+            return arg.apart()[(slice(None), *[None] * missing)]
+        return arg.held(form) if form else arg.apart()
 
     named = {key: values(arg) for key, arg in kwargs.items()}
     return Stack(func(*map(values, args), **named), form)
@@ -269,6 +276,20 @@ def _linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None
     if bias is not None:
         outputs = outputs + _values(bias, clients).unsqueeze(1)
     return Stack(outputs.unflatten(1, rows.shape[1:-1]))
+
+
+def _product(func: Any, input: Tensor, other: Tensor) -> Any:
+    """Of vectors, matrices, or equally many axes; other batches are left to `torch.vmap`."""
+    clients = _clients(input, other)
+    left, right = _values(input, clients), _values(other, clients)
+    if input.ndim == 1:
+        left = left.unsqueeze(-2)
+    if other.ndim == 1:
+        right = right.unsqueeze(-1)
+    if left.ndim != right.ndim:
+        return NotImplemented
+    vectors = [axis for axis, factor in ((-2, input), (-1, other)) if factor.ndim == 1]
+    return Stack((left @ right).squeeze(vectors))
 
 
 class _WithBiases(torch.autograd.Function):
@@ -669,6 +690,7 @@ def _layer_norm(
 
 _RULES: dict[str, Callable[..., Any]] = {
     "linear": _linear,
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "mv", "dot"), _product),
     "conv2d": _convolution,
     "conv_transpose2d": _convolution,
     "max_pool2d": _max_pool,
