@@ -232,6 +232,17 @@ struct Shape {
   int64_t padded_width() const { return width + 2 * padding; }
 };
 
+// Adds the products of P pixels, `step` apart, with each of O neighbouring channels' factors.
+template <class T, int P, int O>
+inline void add_products(Lanes<T> (&sums)[P][O], const T* pixels, int64_t step, const T* channels) {
+  Lanes<T> factors[O];
+  EACH(o, O) factors[o] = loaded(channels + o * WIDTH<T>);
+  EACH(p, P) {
+    const Lanes<T> value = loaded(pixels + p * step);
+    EACH(o, O) sums[p][o] += value * factors[o];
+  }
+}
+
 // The sums of P neighbouring pixels of the output in O of its channels. Of the kernel's rows and
 // columns those are given that meet the picture; its row 0 would be at the picture's row `top`.
 template <class T, int P, int O>
@@ -244,14 +255,8 @@ struct Convolved {
       const T* pixel = in + ((top + row) * s.padded_width() + columns.first) * s.in * W;
       const T* weight = weights + (row * s.columns + columns.first) * s.in * s.out * W;
       const int64_t taps = (columns.last - columns.first) * s.in;  // neighbours in memory
-      for (int64_t tap = 0; tap < taps; tap++, pixel += W, weight += s.out * W) {
-        Lanes<T> factors[O];
-        EACH(o, O) factors[o] = loaded(weight + o * W);
-        EACH(p, P) {
-          const Lanes<T> value = loaded(pixel + p * s.in * W);
-          EACH(o, O) sums[p][o] += value * factors[o];
-        }
-      }
+      for (int64_t tap = 0; tap < taps; tap++, pixel += W, weight += s.out * W)
+        add_products<T, P, O>(sums, pixel, s.in * W, weight);
     }
     EACH(p, P)
       EACH(o, O) store(out + (p * s.out + o) * W, sums[p][o]);
@@ -271,14 +276,8 @@ struct Correlated {
     for (int64_t y = rows.first; y < rows.last; y++) {
       const T* pixel = in + (top + y) * s.padded_width() * s.in * W;
       const T* arriving = gradient + y * s.out_width() * s.out * W;
-      for (int64_t x = 0; x < s.out_width(); x++, pixel += s.in * W, arriving += s.out * W) {
-        Lanes<T> factors[O];
-        EACH(o, O) factors[o] = loaded(arriving + o * W);
-        EACH(p, P) {
-          const Lanes<T> value = loaded(pixel + p * s.in * W);
-          EACH(o, O) sums[p][o] += value * factors[o];
-        }
-      }
+      for (int64_t x = 0; x < s.out_width(); x++, pixel += s.in * W, arriving += s.out * W)
+        add_products<T, P, O>(sums, pixel, s.in * W, arriving);
     }
     EACH(p, P)
       EACH(o, O) store(out + p * step + o * W, sums[p][o]);
