@@ -157,7 +157,7 @@ class Workers:
                 line.send_bytes(message)
             except ConnectionError:
                 raise UserError(self._obituary(line)) from None
-        with one_thread(), _on_core(self._core if others else None):
+        with one_thread():
             answers = _answers(in_order, self._taken, self._shared)
         ends = [time.perf_counter()]
         for line in others:
@@ -196,7 +196,10 @@ class Workers:
 
 
 def _cores(workers: int) -> list[int | None]:
-    """A core for each worker where there are just enough, so that caches stay with them."""
+    """A core for each worker where there are just enough, so that caches stay with them.
+
+    Worker 0 is not held to its own: no other one is left to it, and it is the user's process.
+    """
     known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [*known] if len(known) == workers else [None] * workers
 
@@ -257,20 +260,6 @@ def _look_out(line: Connection, core: int | None) -> None:
     limit = time.perf_counter() + PATIENCE
     while not arrived.poll(0) and time.perf_counter() < limit:
         pass
-
-
-@contextmanager
-def _on_core(core: int | None) -> Iterator[None]:
-    """This thread's work, on a core where no other worker is."""
-    if core is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _answers(tasks: Sequence[Task], taken: int, shared: tuple[Any, ...]) -> list[Answer]:
