@@ -128,7 +128,8 @@ class Simulation:
         kinds = ("arithmetic", "gather", "transport", "aggregation", "waiting")
         self.timings: dict[str, float] = dict.fromkeys(kinds, 0.0)
         """Seconds of all processes together, by what they were spent on."""
-        self._arena, self._last_cut = Arena(layout.dtype), _Cut([], [], [])
+        self._arena = Arena(layout.dtype)
+        self._last_cut = _Cut([], [], [])
         self._kept: set[str] = set()
         """Phases whose single replies are kept: the server looks at them, or refused one."""
         self._scorer: Scorer | None = None

@@ -690,7 +690,8 @@ def _layer_norm(
 
 _RULES: dict[str, Callable[..., Any]] = {
     "linear": _linear,
-    **dict.fromkeys(("matmul", "__matmul__", "mm", "mv", "dot"), _product),
+    "matmul": _product,
+    "__matmul__": _product,
     "conv2d": _convolution,
     "conv_transpose2d": _convolution,
     "max_pool2d": _max_pool,
