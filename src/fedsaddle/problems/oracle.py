@@ -17,6 +17,7 @@ from fedsaddle.problems.base import Batch, Compositional, Problem
 from fedsaddle.problems.compiled import Program, compiled
 from fedsaddle.problems.dropout import KeyedDropout
 from fedsaddle.problems.pieces import Field, Form, Parts, Pieces, pieces
+from fedsaddle.problems.recorded import Recorded
 from fedsaddle.problems.stack import stacked, vmapped
 
 Mode = Literal["stack", "vmap", "loop"]
@@ -175,32 +176,35 @@ class Oracle:
         key, parts = batch.key, batch.parts
         if key is None:
             key = self._no_keys(points[0].shape[0])
-        if self.compile and self.mode != "loop":
-            tensors = [tensor.contiguous() for tensor in (key, *parts, *points)]
-            # the shapes of the points follow from the layout
-            name = (function.__name__, points[0].shape, *[(p.shape, p.dtype) for p in parts])
-            if name not in self._programs:
-                flat = partial(_unpacked, function, len(parts))
-                self._compile(name, flat, tensors, accumulate)
-            if name in self._programs:
-                return self._programs[name](*tensors)
-        results = function(key, list(parts), *points)
-        if accumulate:
-            torch._foreach_add_(points[-accumulate:], results)
+        if self.mode == "loop":
+            return function(key, list(parts), *points)
+        tensors = [tensor.contiguous() for tensor in (key, *parts, *points)]
+        # the shapes of the points follow from the layout
+        name = (function.__name__, points[0].shape, *[(p.shape, p.dtype) for p in parts])
+        program = self._programs.get(name)
+        if program is None:
+            flat = partial(_unpacked, function, len(parts))
+            program = self._programs[name] = self._program(flat, tensors, accumulate)
+        mode = self.mode
+        results = program(*tensors)
+        if self.mode != mode:  # what was tried in vain is not to be done again
+            self._programs.clear()
         return results
 
-    def _compile(
-        self, name: Any, function: Program, tensors: Sequence[Tensor], accumulate: int
-    ) -> None:
-        try:
-            self._programs[name] = compiled(function, tensors, accumulate)
-        except Exception as error:
-            warnings.warn(
-                f"{type(self.problem).__name__} cannot be compiled and runs as it is "
-                f"({_first_line(error)})",
-                stacklevel=3,
-            )
-            self.compile = False
+    def _program(self, function: Program, tensors: Sequence[Tensor], accumulate: int) -> Program:
+        """The function for such tensors: compiled, or else recorded when it is first called."""
+        if self.compile:
+            try:
+                return compiled(function, tensors, accumulate)
+            except Exception as error:
+                warnings.warn(
+                    f"{type(self.problem).__name__} cannot be compiled and runs as it is "
+                    f"({_first_line(error)})",
+                    stacklevel=4,
+                )
+                self.compile = False
+        program = Recorded(function)
+        return partial(_added, program, accumulate) if accumulate else program
 
     def _stacked(self, function: Callable[..., Any], *stacks: Tensor) -> Any:
         """`function` for every client of the stack."""
@@ -243,6 +247,10 @@ class _CompiledField:
         oracle = self._oracle
         points = (self._carried, oracle._number(length), *at)
         oracle._run(oracle._change, batch, *points, accumulate=len(at))
+
+
+def _added(program: Program, accumulate: int, *tensors: Tensor) -> None:
+    torch._foreach_add_(tensors[-accumulate:], program(*tensors))
 
 
 def _unpacked(function: Callable[..., Any], n_parts: int, key: Tensor, *tensors: Tensor) -> Any:
