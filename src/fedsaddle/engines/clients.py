@@ -68,6 +68,11 @@ class Setup:
             return self.oracle
         return Oracle(self.problem, self.layout, self.mode)
 
+    @cached_property
+    def oracles_of_losses(self) -> dict[bool, Oracle]:
+        """For losses of a network that is trained (True), and of one that is in use."""
+        return {trained: Oracle(self.problem, self.layout, self.mode) for trained in (True, False)}
+
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
         begun = time.perf_counter()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -268,18 +269,23 @@ class Simulation:
     def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
         """Places among the clients, cut into stacks of equal batch size, in client order.
 
-        An even number where there are two clients or more, all of about the same size: cores mostly
-        come in pairs, and results are not to depend on how many there are. On CUDA devices there is
-        a stack for each at least.
+        An even number where there are two clients or more: cores mostly come in pairs, and results
+        are not to depend on how many there are. On CUDA devices there is a stack for each at least.
         """
         sizes = self._setup.batch_rows(clients)
-        for size in sorted({*sizes.tolist()}):
-            group = np.flatnonzero(sizes == size)
-            n, stacks = len(group), -(-len(group) // self._stack_size)
-            if not self._options.stack_size:
-                enough = stacks + stacks % 2 if self._on_cpu else max(stacks, self._n_workers)
-                stacks = min(enough, n)
-            yield from (group[n * j // stacks : n * (j + 1) // stacks] for j in range(stacks))
+        groups = [np.flatnonzero(sizes == size) for size in sorted({*sizes.tolist()})]
+        stacks = [-(-len(group) // self._stack_size) for group in groups]
+        if not self._options.stack_size:
+            enough = sum(stacks) + sum(stacks) % 2 if self._on_cpu else self._n_workers
+            while sum(stacks) < min(enough, len(clients)):
+                rows = [
+                    sizes[group].sum() / n if n < len(group) else 0
+                    for group, n in zip(groups, stacks, strict=True)
+                ]
+                stacks[rows.index(max(rows))] += 1  # the largest ones are cut once more
+        for group, n in zip(groups, stacks, strict=True):
+            ends = [len(group) * j // n for j in range(n + 1)]
+            yield from (group[start:end] for start, end in pairwise(ends))
 
     @property
     def _stack_size(self) -> int:
@@ -324,8 +330,14 @@ class Simulation:
     ) -> list[float]:
         """The mean loss of every site's rows."""
         point = self._point(z, carried)
-        tasks: list[Task] = [(loss_of_rows, (*point, rows, trained)) for rows in sites]
-        return self._run(tasks, [float(len(rows)) for rows in sites])
+        passes = [[rows[own] for own in even_passes(len(rows))] for rows in sites]
+        each = [rows for own in passes for rows in own]
+        tasks: list[Task] = [(loss_of_rows, (*point, rows, trained)) for rows in each]
+        found = iter(self._run(tasks, [float(len(rows)) for rows in each]))
+        totals = [sum(next(found) * len(rows) for rows in own) for own in passes]
+        return [
+            t / len(rows) if len(rows) else math.nan for t, rows in zip(totals, sites, strict=True)
+        ]
 
     def _point(self, z: Tensor, carried: Tensor) -> Any:
         """Where all processes find a point and what it carries."""

@@ -17,7 +17,6 @@ from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
 from fedsaddle.problems.base import in_use
-from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import parts_of
 
 Places = dict[str, Place]
@@ -153,24 +152,20 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
 def loss_of_rows(
     shared: Shared, z: Place, carried: Place, rows: np.ndarray, trained: bool
 ) -> float:
-    """The mean loss of these rows, of a network that is trained or in use, in bounded passes.
+    """The mean loss of these rows, not too many for one pass, of a network trained or in use.
 
     In training, a row alone has none where it would be normalised by those beside it (BatchNorm).
     """
     setup, arena, _ = shared
-    oracle = Oracle(setup.problem, setup.layout, "loop")
-    device, total = setup.layout.device, 0.0
-    for batch in passes(setup, rows):
-        alone = Batch(*(part.unsqueeze(0) for part in batch.parts))
-        try:
-            with nullcontext() if trained else in_use():
-                loss = oracle.loss(arena[z].to(device), arena[carried].to(device), alone)
-        except ValueError:
-            if len(rows) > 1:
-                raise
-            return math.nan
-        total += float(loss) * len(batch.labels)
-    return total / len(rows) if len(rows) else math.nan
+    oracle, device = setup.oracles_of_losses[trained], setup.layout.device
+    alone = Batch(*(part.unsqueeze(0) for part in _batch_of(setup, rows).parts))
+    try:
+        with nullcontext() if trained else in_use():
+            return float(oracle.loss(arena[z].to(device), arena[carried].to(device), alone))
+    except ValueError:
+        if len(rows) > 1:
+            raise
+        return math.nan
 
 
 def metrics_of_problem(
@@ -191,7 +186,11 @@ def metrics_of_problem(
 def passes(setup: Setup, rows: np.ndarray) -> Iterator[Batch]:
     """These rows in batches of bounded size."""
     for own in even_passes(len(rows)):
-        index = torch.from_numpy(rows[own]).to(setup.layout.device)
-        inputs = setup.data.take(index, setup.layout.dtype)
-        noise = setup.noise(len(index), "evaluation", int(rows[own.start]))
-        yield Batch(inputs, setup.data.labels[index], noise)
+        yield _batch_of(setup, rows[own])
+
+
+def _batch_of(setup: Setup, rows: np.ndarray) -> Batch:
+    index = torch.from_numpy(rows).to(setup.layout.device)
+    inputs = setup.data.take(index, setup.layout.dtype)
+    noise = setup.noise(len(index), "evaluation", int(rows[0]))
+    return Batch(inputs, setup.data.labels[index], noise)

@@ -21,6 +21,8 @@ from fedsaddle.problems.recorded import Recorded
 from fedsaddle.problems.stack import stacked, vmapped
 
 Mode = Literal["stack", "vmap", "loop"]
+SMALL = 2**10
+"""Numbers of a point up to which one vector is handled faster than its pieces."""
 
 
 class Oracle:
@@ -46,6 +48,9 @@ class Oracle:
 
     def gradient(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Losses `(C,)`, saddle gradients `(C, d)`, and the carried values after the pass."""
+        if self._is_small:
+            losses, after, whole = self._run(self._whole_gradient, batch, carried, z)
+            return losses, whole, after
         at = pieces(z, self.layout.sizes)
         losses, after, *gradient = self._run(self._gradient, batch, carried, *at)
         return losses, Pieces.of(gradient), after
@@ -53,7 +58,12 @@ class Oracle:
     def field(self, clients: int) -> Field | None:
         """What steps go along that need not be taken at once: compiled, and nothing is carried."""
         able = self.compile and self.mode != "loop" and not self.layout.n_carried
-        return _CompiledField(self, clients) if able else None
+        return _CompiledField(self, clients) if able and not self._is_small else None
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether a point is too small to be worth keeping in pieces."""
+        return self.layout.d <= SMALL
 
     def loss(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """Losses `(C,)` alone."""
@@ -79,6 +89,11 @@ class Oracle:
 
     def _gradient(self, key: Tensor, parts: list[Tensor], carried: Tensor, *z: Tensor) -> Any:
         return self._multiple(1.0, key, parts, carried, *z)
+
+    def _whole_gradient(self, key: Tensor, parts: list[Tensor], carried: Tensor, z: Tensor) -> Any:
+        at = z.split_with_sizes(self.layout.sizes, 1)
+        losses, after, *gradient = self._multiple(1.0, key, parts, carried, *at)
+        return losses, after, torch.cat(gradient, 1)
 
     def _change(
         self, key: Tensor, parts: list[Tensor], carried: Tensor, length: Tensor, *z: Tensor

@@ -8,7 +8,7 @@ results to the last bit. Nothing is compiled, and writing them down takes millis
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -18,6 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 Program = Callable[..., Any]
+_PLAIN = (
+    "abs.default add.Tensor add.Scalar addmm.default baddbmm.default bmm.default cat.default "
+    "clone.default cos.default div.Tensor div.Scalar exp.default expand.default eq.Scalar "
+    "eq.Tensor gather.default ge.Scalar gt.Scalar index_select.default le.Scalar log.default "
+    "lt.Scalar maximum.default mean.default mean.dim minimum.default mm.default mul.Tensor "
+    "mul.Scalar neg.default ones_like.default permute.default pow.Tensor_Scalar "
+    "reciprocal.default relu.default rsqrt.default rsub.Scalar select.int sigmoid.default "
+    "sin.default split_with_sizes.default sqrt.default squeeze.dim squeeze.dims sub.Tensor "
+    "sub.Scalar sum.default sum.dim_IntList t.default tanh.default transpose.int "
+    "unsqueeze.default view.default where.self zeros_like.default"
+)
+"""Operations that torch has a function for which takes the same, in a little more than half the
+time that an operation takes to be called by its own name."""
 _LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -54,6 +67,17 @@ class Recorded:
         results = self._function(*tensors)
         self._run = program if _same(replayed, results) else self._function
         return results
+
+
+@cache
+def _functions() -> dict[Any, Callable[..., Any]]:
+    names = [word.split(".") for word in _PLAIN.split()]
+    return {
+        getattr(getattr(torch.ops.aten, name), overload): getattr(
+            torch if hasattr(torch, name) else Tensor, name
+        )
+        for name, overload in names
+    }
 
 
 def _same(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
@@ -115,7 +139,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _called(self, func: Any) -> str:
         name = str(func).replace(".", "_").replace("::", "_")
-        self._known[name] = func
+        self._known[name] = _functions().get(func, func)
         return name
 
     def _named(self, result: Any) -> str:
