@@ -11,6 +11,7 @@ from naive import NAIVE
 
 from fedsaddle.algorithms import ALGORITHMS
 from fedsaddle.federation import FederationOptions
+from fedsaddle.problems import oracle
 from problems import CASES, Case
 
 ROUNDS = 4
@@ -158,6 +159,15 @@ def test_first_problem_under_every_participation(
 )
 def test_other_ways_of_moving_clients(name: str, case: str, clients: str) -> None:
     check(name, SETTINGS[name][0], case, FEDERATIONS["dropout"], rounds=2, clients=clients)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name in METHODS for case in cases_for(name)[-1:]]
+)
+def test_points_in_pieces(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large networks have them."""
+    monkeypatch.setattr(oracle, "SMALL", 0)
+    check(name, SETTINGS[name][0], case, FEDERATIONS["dropout"], rounds=3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How a simulation is run (workers, stacks, compiled or not) and that it changes nothing."""
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from fedsaddle.algorithms import ALGORITHMS, LocalSGDA, Members, Phase
 from fedsaddle.algorithms.base import Replies
 from fedsaddle.data import FederatedData
 from fedsaddle.engines import EngineOptions, Simulation
+from fedsaddle.engines import clients as clients_module
 from fedsaddle.engines import simulation as simulation_module
 from fedsaddle.engines.clients import ClientStack, Setup
 from fedsaddle.engines.effort import (
@@ -111,9 +113,48 @@ def test_vmap_loop_and_stacks_of_any_size_agree_in_double_precision(method):
 @forks
 def test_evaluation_is_shared_among_workers_and_the_same(monkeypatch):
     """With small blocks, so that there are several."""
-    monkeypatch.setattr(simulation_module, "FULL_BATCH", 16)
+    monkeypatch.setattr(clients_module, "FULL_BATCH", 16)
     one, two = (run("codasca", rounds=1, workers=workers) for workers in (1, 2))
     assert measured(one) == measured(two)
+
+
+def test_a_large_sites_loss_is_that_of_its_rows(monkeypatch):
+    """However many passes it takes; a site without rows has none."""
+    rows, random = 50, torch.Generator().manual_seed(0)
+    inputs = torch.randn(rows, 3, generator=random)
+    data = FederatedData.from_clients([(inputs, torch.arange(rows) % 2)], test=0, validation=0)
+    engine = simulation(data, Risk(model=nn.Linear(3, 2)), LocalSGDA(), workers=1)
+    z, carried = torch.ones(8), torch.zeros(0)
+    sites = [np.arange(rows), np.arange(7), np.arange(0)]
+    whole = engine._losses(z, carried, sites)
+    monkeypatch.setattr(clients_module, "FULL_BATCH", 16)
+    cut = engine._losses(z, carried, sites)
+    engine.close()
+    assert cut == pytest.approx(whole, nan_ok=True)
+    outputs = inputs @ torch.ones(3, 2) + 1
+    expected = torch.nn.functional.cross_entropy(outputs, torch.arange(rows) % 2)
+    assert cut[0] == pytest.approx(float(expected))
+    assert math.isnan(cut[2])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([9, 9, 9, 9], [[0, 1], [2, 3]]),
+        ([9, 9, 9], [[0], [1, 2]]),
+        ([9], [[0]]),
+        ([3, 9], [[0], [1]]),
+        ([3, 9, 9], [[0], [1, 2]]),  # an even number already
+        ([3, 9, 9, 9, 3, 5], [[0, 4], [5], [1], [2, 3]]),  # the largest group is cut
+    ],
+)
+def test_stacks_are_even_in_number_and_no_more_than_that(sizes, expected):
+    clients = [(torch.zeros(n, 3), torch.zeros(n, dtype=torch.int64)) for n in sizes]
+    data = FederatedData.from_clients(clients, test=0, validation=0)
+    engine = simulation(data, Risk(model=nn.Linear(3, 2)), LocalSGDA(batch_size=16), workers=1)
+    found = engine._cut(np.arange(len(sizes))).stacks
+    engine.close()
+    assert found == expected
 
 
 # --- replies that are not as declared -------------------------------------------------------------

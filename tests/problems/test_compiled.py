@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk
+from fedsaddle.problems import AUC, Batch, CompositionalAUC, Problem, Risk, oracle
 from fedsaddle.problems.compiled import _vectors, can_compile, compiled
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.pieces import gradient
@@ -238,7 +238,8 @@ class Factors(Problem):
 
 @needs_compiler
 @pytest.mark.parametrize("problem", [Factors(), AUC(model=nn.Linear(3, 1), positive_ratio=0.3)])
-def test_compiled_steps_in_place_are_those_of_the_gradients(cache, problem):
+def test_compiled_steps_in_place_are_those_of_the_gradients(cache, problem, monkeypatch):
+    monkeypatch.setattr(oracle, "SMALL", 0)
     z, carried, batch = point_and_batch(problem, 3)
     compiled, plain = pair(problem)
     field = compiled.field(CLIENTS)

@@ -15,13 +15,13 @@ from fedsaddle.problems import Batch
 from fedsaddle.problems.oracle import Oracle
 
 OPERATIONS_PER_SECOND = 6e10
-SECONDS_PER_PASS, SECONDS_PER_LAYER = 1e-3, 5e-4
-"""What a stack's gradient takes besides its operations, in a network that is not compiled."""
+SECONDS_PER_PASS, SECONDS_PER_LAYER = 1e-4, 3e-4
+"""What a stack's gradient takes besides its operations, where it is replayed and not compiled."""
 WORTH_WORKERS, WORTH_FORKING = 3e-3, 1.0
 """Seconds of a round, and of a run, from which on worker processes help."""
 COMPILING, COMPILING_A_LAYER = 5.0, 0.8
 """Seconds that a compiler takes for one size of minibatch."""
-WORTH_COMPILING = 2.0
+WORTH_COMPILING = 4.0
 """It must save so much more than it takes: there are several shapes, and workers share the gain."""
 
 
