@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedsaddle.problems import Batch, Problem
+from fedsaddle.problems import Batch, Problem, oracle
 from fedsaddle.problems.oracle import Oracle
 from fedsaddle.problems.recorded import Recorded
 
@@ -68,8 +69,8 @@ def gradient_of(loss):
         lambda x: ((x - x) / 0,),
     ],
 )
-def test_it_is_called_twice_and_then_replayed(function):
-    assert replay(function, *some(4, 6)) == 2
+def test_it_is_called_thrice_and_then_replayed(function):
+    assert replay(function, *some(4, 6)) == 3
 
 
 @given(st.integers(1, 4), st.integers(1, 5))
@@ -79,7 +80,7 @@ def test_a_second_derivative_is_replayed(rows, columns):
         (gradient,) = torch.autograd.grad((x @ x.T).tanh().sum(), x, create_graph=True)
         return torch.autograd.grad(gradient, x, grad_outputs=x.detach())
 
-    assert replay(product, *some(rows, columns)) == 2
+    assert replay(product, *some(rows, columns)) == 3
 
 
 def looks_at_values(x):
@@ -122,34 +123,48 @@ def test_a_tensor_of_old_may_change():
 
 def test_what_is_given_twice_may_differ_the_next_time():
     a, b = torch.ones(2), torch.full((2,), 3.0)
-    assert replay(lambda x, y: (x - y,), (a, a), (a, a), (a, b), (b, a)) == 2
+    assert replay(lambda x, y: (x - y,), (a, a), (a, a), (a, a), (a, b), (b, a)) == 3
 
 
-def test_nothing_of_the_first_call_is_kept():
-    counting, _ = counted(lambda x: ((x * 2).exp(),))
-    recorded, first = Recorded(counting), torch.randn(3)
-    result = recorded(first)[0]
-    gone = weakref.ref(first), weakref.ref(result)
-    del first, result
+def test_nothing_of_a_call_is_kept():
+    recorded, gone = Recorded(lambda x: ((x * 2).exp(),)), []
+    for _ in range(4):
+        given = torch.randn(3)
+        result = recorded(given)[0]
+        gone += [weakref.ref(given), weakref.ref(result)]
+        del given, result
     gc.collect()
-    assert [reference() for reference in gone] == [None, None]
+    assert [reference() for reference in gone] == [None] * 8
 
 
-class Awkward(Problem):
-    """No stack can run it; `calls` is how often the loss itself was."""
+def test_an_oracle_keeps_so_many_programs(monkeypatch):
+    monkeypatch.setattr(oracle, "MOST_PROGRAMS", 3)
+    problem = Counting()
+    kept = Oracle(problem, problem.layout())
+    for rows in (1, 2, 3, 4, 5, 1):
+        batch = Batch(torch.ones(2, rows, 2), torch.zeros(2, rows, dtype=torch.int64))
+        losses = kept.loss(torch.ones(2, 2), torch.zeros(2, 0), batch)
+        assert losses.tolist() == [1, 1]
+    assert len(kept._programs) == 3
+
+
+class Counting(Problem):
+    """`calls` is how often the loss itself was run."""
+
+    calls: ClassVar[int] = 0
 
     def start(self, generator):
         return {"x": torch.ones(2)}, {}
 
     def loss(self, x, y, batch):
-        Awkward.calls += 1
+        Counting.calls += 1
         return (self.odd(x["x"]) * batch.inputs).square().mean()
 
     def odd(self, x):
         return x
 
 
-class Branching(Awkward):
+class Branching(Counting):
     def odd(self, x):
         return x if bool(x.sum() > 0) else -x
 
@@ -166,18 +181,18 @@ def gradients(problem: Problem, mode: str, number: int) -> list[Tensor]:
 
 
 def test_an_oracle_replays_its_problem():
-    Awkward.calls = 0
-    replayed = gradients(Awkward(), "stack", 6)
-    assert Awkward.calls == 2
-    for a, b in zip(replayed, gradients(Awkward(), "loop", 6), strict=True):
+    Counting.calls = 0
+    replayed = gradients(Counting(), "stack", 6)
+    assert Counting.calls == 3
+    for a, b in zip(replayed, gradients(Counting(), "loop", 6), strict=True):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.filterwarnings("ignore:Branching cannot be")
 def test_an_oracle_that_falls_back_to_single_clients_calls_each_of_them():
-    Awkward.calls = 0
+    Counting.calls = 0
     found = gradients(Branching(), "stack", 4)
-    tried = Awkward.calls
+    tried = Counting.calls
     for a, b in zip(found, gradients(Branching(), "loop", 4), strict=True):
         torch.testing.assert_close(a, b)
     assert tried >= 4 * 3

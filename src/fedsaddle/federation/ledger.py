@@ -43,7 +43,7 @@ class Ledger:
     def floats_down(self, phase: Phase, era: int, clients: np.ndarray) -> list[int]:
         """What each of these clients is sent: kept vectors go only to those without them."""
         down = wire_down(phase, self.layout)
-        once = sum(size for name, size in down.items() if name in phase.kept)
+        once = sum(down[name] for name in phase.kept if name in down)
         again = sum(down.values()) - once
         if not once:
             return [again] * len(clients)

@@ -70,7 +70,7 @@ def screen(
         return np.zeros(0, np.int64), {}, refused
     if len(good) == 1 and (own := good[0].clients.tolist()) == sorted(own):  # nothing is copied
         vectors = good[0].vectors
-        if vectors.keys() != declared.keys():
+        if {*vectors} != {*declared}:
             vectors = {name: vectors[name] for name in declared}
         return good[0].clients, vectors, refused
     clients = np.concatenate([answer.clients for answer in good])

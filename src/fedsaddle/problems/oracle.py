@@ -23,6 +23,8 @@ from fedsaddle.problems.stack import stacked, vmapped
 Mode = Literal["stack", "vmap", "loop"]
 SMALL = 2**10
 """Numbers of a point up to which one vector is handled faster than its pieces."""
+MOST_PROGRAMS = 256
+"""Shapes of tensors for which a recorded program is kept."""
 
 
 class Oracle:
@@ -31,8 +33,8 @@ class Oracle:
     `z` is `(C, d)`, `carried` is `(C, n)`, a batch's tensors are `(C, b, ...)`. In "stack" mode all
     clients run as one grouped network (`Stack`). What cannot be run so falls back to "vmap",
     `torch.vmap` over clients, and then to "loop", one client after another, with the same results
-    up to rounding, and says so once. With `compile`, every function is compiled for the shapes it
-    is called with.
+    up to rounding, and says so once. What is run in "stack" and "vmap" mode is recorded, and then
+    replayed, for the shapes it is called with; with `compile`, it is compiled for them.
     """
 
     def __init__(
@@ -198,6 +200,8 @@ class Oracle:
         name = (function.__name__, points[0].shape, *[(p.shape, p.dtype) for p in parts])
         program = self._programs.get(name)
         if program is None:
+            if len(self._programs) >= MOST_PROGRAMS and not self.compile:
+                del self._programs[next(iter(self._programs))]
             flat = partial(_unpacked, function, len(parts))
             program = self._programs[name] = self._program(flat, tensors, accumulate)
         mode = self.mode
@@ -207,7 +211,7 @@ class Oracle:
         return results
 
     def _program(self, function: Program, tensors: Sequence[Tensor], accumulate: int) -> Program:
-        """The function for such tensors: compiled, or else recorded when it is first called."""
+        """The function for such tensors: compiled, or else one that is going to be recorded."""
         if self.compile:
             try:
                 return compiled(function, tensors, accumulate)

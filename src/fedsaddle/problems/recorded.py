@@ -1,10 +1,10 @@
-"""Functions of tensors that are run once, watched, and from then on replayed.
+"""Functions of tensors that are watched once, and from then on replayed.
 
 A gradient of a stack of clients is a hundred operations on tensors, and finding out which, through
 `Stack`, `torch.vmap` and autograd, takes longer than all of them together where a network is small.
-They are the same each time as long as shapes are. So they are written down as they happen, below
-autograd, and the second time just done: the same operations in the same order, with the same
-results to the last bit. Nothing is compiled, and writing them down takes milliseconds.
+They are the same each time as long as shapes are. So when shapes come back, they are written down
+as they happen, below autograd, and from then on just done: the same operations in the same order,
+with the same results to the last bit. Nothing is compiled; writing them down takes milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +37,13 @@ _LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 class Recorded:
     """A function of tensors whose shapes stay the same, with a tuple of tensors as its result.
 
-    The second call compares what is replayed with what the function does. A function that is not
-    the same each time (one that looks at values, or keeps count) is called as it is.
+    The first call is as any other: many shapes never come back. The second is recorded, and the
+    third compares what is replayed with what the function does. A function that is not the same
+    each time (one that looks at values, or keeps count) is called as it is.
 
     >>> polynomial = Recorded(lambda x: (x * x + 1,))
-    >>> [polynomial(torch.tensor([k]))[0].item() for k in (1.0, 2.0, 3.0)]
-    [2.0, 5.0, 10.0]
+    >>> [polynomial(torch.tensor([k]))[0].item() for k in (1.0, 2.0, 3.0, 4.0)]
+    [2.0, 5.0, 10.0, 17.0]
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -53,14 +54,18 @@ class Recorded:
         return self._run(*tensors)
 
     def _first(self, *tensors: Tensor) -> Any:
+        self._run = self._second
+        return self._function(*tensors)
+
+    def _second(self, *tensors: Tensor) -> Any:
         apart = [tensor.detach() for tensor in tensors]  # also where one is given twice
         with _Recorder(apart) as recorder:
             results = self._function(*apart)
         program = recorder.program(results)
-        self._run = self._function if program is None else partial(self._second, program)
+        self._run = self._function if program is None else partial(self._third, program)
         return results
 
-    def _second(self, program: Program, *tensors: Tensor) -> Any:
+    def _third(self, program: Program, *tensors: Tensor) -> Any:
         before = torch.get_rng_state()
         replayed = program(*tensors)
         torch.set_rng_state(before)

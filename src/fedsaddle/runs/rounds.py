@@ -1,7 +1,7 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -120,14 +120,16 @@ def gather(
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
             everyone = clients is asked or np.array_equal(clients, asked)
-            replies = expected if everyone else _replies(plan, clients, selected, draws)
-            return replace(replies, vectors=vectors, means=_means(clients, answers[0]))
+            who = expected if everyone else _replies(plan, clients, selected, draws)
+            means = _means(clients, answers[0])
+            return Replies(who.clients, vectors, who.rows, who.draws, means)
     raise _no_quorum(plan, at, phase, entries[-1])
 
 
 def _replies(plan: Plan, clients: np.ndarray, selected: np.ndarray, draws: np.ndarray) -> Replies:
     """Replies of these clients, without vectors."""
-    rows, drawn = plan.train_rows[clients], draws[np.searchsorted(selected, clients)]
+    drawn = draws if clients is selected else draws[np.searchsorted(selected, clients)]
+    rows = plan.train_rows[clients]
     return Replies(torch.from_numpy(clients), {}, torch.from_numpy(rows), torch.from_numpy(drawn))
 
 
