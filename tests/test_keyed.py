@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsaddle.keyed import generator, torch_generator
+from fedsaddle.keyed import generator, number, torch_generator
 
 keys = st.lists(st.one_of(st.integers(0, 2**31), st.text(max_size=8)), max_size=4).map(tuple)
 
@@ -21,3 +21,11 @@ def test_another_seed_purpose_round_or_client_gives_other_numbers():
     assert len(set(drawn)) == len(variants)
     torch_drawn = {torch_generator(*variant).initial_seed() for variant in variants}
     assert len(torch_drawn) == len(variants)
+
+
+@given(st.integers(0, 2**70), st.lists(st.integers(0, 2**40) | st.integers(0, 9), max_size=5))
+def test_numbers_are_those_of_numpys_seed_sequence(seed, key):
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
+    expected = np.random.Generator(np.random.Philox(sequence)).random(4)
+    assert np.array_equal(generator(seed, *key).random(4), expected)
+    assert number(seed, *key) == int(sequence.generate_state(1, np.uint64)[0]) >> 1
