@@ -1,9 +1,11 @@
 """What is replayed is what the function does, to the last bit, and only where it can be."""
 
 import gc
+import random
 import weakref
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -104,6 +106,20 @@ def test_what_keeps_count_is_called_each_time():
     numbers = iter(range(100))
     recorded = Recorded(lambda x: (x + next(numbers),))
     assert [recorded(torch.zeros(1))[0].item() for _ in range(4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random_sample])
+def test_what_draws_otherwise_than_by_torch_is_called_each_time(draw):
+    calls = []
+
+    def rarely_odd(x):  # so that a comparison would most likely find nothing
+        calls.append(1)
+        return (x if draw() < 1 - 1e-9 else -x,)
+
+    recorded = Recorded(rarely_odd)
+    for (x,) in some(3):
+        assert torch.equal(recorded(x)[0], x)
+    assert len(calls) == 5
 
 
 def test_a_tensor_of_old_is_not_given_out():

@@ -7,11 +7,13 @@ as they happen, below autograd, and from then on just done: the same operations 
 with the same results to the last bit. Nothing is compiled; writing them down takes milliseconds.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,7 +41,8 @@ class Recorded:
 
     The first call is as any other: many shapes never come back. The second is recorded, and the
     third compares what is replayed with what the function does. A function that is not the same
-    each time (one that looks at values, or keeps count) is called as it is.
+    each time (one that looks at values, keeps count, or draws numbers otherwise than by torch) is
+    called as it is.
 
     >>> polynomial = Recorded(lambda x: (x * x + 1,))
     >>> [polynomial(torch.tensor([k]))[0].item() for k in (1.0, 2.0, 3.0, 4.0)]
@@ -59,9 +62,10 @@ class Recorded:
 
     def _second(self, *tensors: Tensor) -> Any:
         apart = [tensor.detach() for tensor in tensors]  # also where one is given twice
+        before = _other_generators()
         with _Recorder(apart) as recorder:
             results = self._function(*apart)
-        program = recorder.program(results)
+        program = recorder.program(results) if _other_generators() == before else None
         self._run = self._function if program is None else partial(self._third, program)
         return results
 
@@ -72,6 +76,12 @@ class Recorded:
         results = self._function(*tensors)
         self._run = program if _same(replayed, results) else self._function
         return results
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """The state of those that are not torch's, which is seen in what torch does."""
+    _, numbers, position, *_ = np.random.get_state()
+    return random.getstate(), np.asarray(numbers).tobytes(), position
 
 
 @cache
