@@ -41,6 +41,8 @@ def test_vectors_and_matrices_come_back_as_they_were_put(arena):
     places = arena.put(vectors)
     assert torch.equal(arena[places["z"]], vectors["z"].unsqueeze(0))
     assert torch.equal(arena[places["m"]], vectors["m"])
+    assert torch.equal(arena.row(places["z"]), vectors["z"])
+    assert torch.equal(arena.row(places["m"], 1), vectors["m"][1])
     vectors["z"].zero_()
     assert arena[places["z"]][0, 4] == 4, "it must be a copy"
 

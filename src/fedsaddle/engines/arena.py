@@ -57,5 +57,10 @@ class Arena:
             (rows, columns), (columns, 1), first
         )
 
+    def row(self, place: Place, number: int = 0) -> Tensor:
+        """One row of the matrix there."""
+        first = place.first + number * place.columns
+        return self._numbers.up_to(first + place.columns).as_strided((place.columns,), (1,), first)
+
     def close(self) -> None:
         self._numbers.close()

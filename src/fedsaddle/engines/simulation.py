@@ -203,7 +203,7 @@ class Simulation:
             *self.memory.stage(asked),
             {name: arena.place(n, width) for name, width in widths.items() if single},
             {name: arena.place(len(stacks), width) for name, width in widths.items()},
-            (weights / weights.sum()).tolist(),
+            arena.put({"weights": weights / weights.sum()})["weights"],
             measured,
         )
         tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(stacks)]

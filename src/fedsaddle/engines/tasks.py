@@ -48,7 +48,7 @@ class PhaseWork(NamedTuple):
     """One row per client; nothing where their means are enough."""
     sums: Places
     """One row per stack: its part of the means."""
-    weights: list[float]
+    weights: Place
     """Each client's share in the means."""
     measured: bool
     """Whether to say how far they are from what the server holds."""
@@ -75,7 +75,7 @@ def work_on_phase(shared: Shared, work: PhaseWork, stack: int, rows: list[int]) 
     setup, arena, kept = shared
     setup.seconds.clear()
     with setup.timed("stack"):
-        received = {name: arena[place][0] for name, place in work.received.items()}
+        received = {name: arena.row(place) for name, place in work.received.items()}
         own, clients = places(rows), np.array([work.clients[row] for row in rows])
         memory = kept.read([work.remembered[row] for row in rows]) if work.remembered else {}
         with setup.timed("client"):
@@ -87,8 +87,8 @@ def work_on_phase(shared: Shared, work: PhaseWork, stack: int, rows: list[int]) 
         for name, place in work.replies.items():
             _write(arena[place], own, reply[name])
         with setup.timed("sums"):
-            weights = torch.tensor([work.weights[j] for j in rows], dtype=setup.layout.dtype)
-            sums = {name: arena[place][stack] for name, place in work.sums.items()}
+            weights = arena.row(work.weights)[own]
+            sums = {name: arena.row(place, stack) for name, place in work.sums.items()}
             for name, total in sums.items():
                 _add_up(reply[name], weights, total)
         broken = {name: _broken(vector, sums[name]) for name, vector in reply.items()}
@@ -142,7 +142,7 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
     """The model's outputs for these rows, as doubles; None where it predicts nothing."""
     setup, arena, _ = shared
     device = setup.layout.device
-    x, _ = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device))
+    x, _ = setup.layout.unflatten(arena.row(z).to(device), arena.row(carried).to(device))
     index = torch.from_numpy(rows).to(device)
     with torch.no_grad():
         outputs = setup.problem.predict(x, setup.data.take(index, setup.layout.dtype))
@@ -174,7 +174,7 @@ def metrics_of_problem(
     """What a problem has to say of a point beyond its loss and its predictions."""
     setup, arena, _ = shared
     device = setup.layout.device
-    x, y = setup.layout.unflatten(arena[z][0].to(device), arena[carried][0].to(device).clone())
+    x, y = setup.layout.unflatten(arena.row(z).to(device), arena.row(carried).to(device).clone())
 
     def total(function: Callable[[Batch], Tensor]) -> Tensor:
         return reduce(torch.add, (function(batch) for batch in passes(setup, rows)))
