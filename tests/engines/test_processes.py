@@ -126,15 +126,18 @@ def test_a_large_sites_loss_is_that_of_its_rows(monkeypatch):
     engine = simulation(data, Risk(model=nn.Linear(3, 2)), LocalSGDA(), workers=1)
     z, carried = torch.ones(8), torch.zeros(0)
     sites = [np.arange(rows), np.arange(7), np.arange(0)]
-    whole = engine._losses(z, carried, sites)
+    whole, outputs = engine._outcomes(z, carried, sites)
     monkeypatch.setattr(clients_module, "FULL_BATCH", 16)
-    cut = engine._losses(z, carried, sites)
+    cut, in_parts = engine._outcomes(z, carried, sites)
     engine.close()
     assert cut == pytest.approx(whole, nan_ok=True)
-    outputs = inputs @ torch.ones(3, 2) + 1
-    expected = torch.nn.functional.cross_entropy(outputs, torch.arange(rows) % 2)
+    expected = torch.nn.functional.cross_entropy(
+        inputs @ torch.ones(3, 2) + 1, torch.arange(rows) % 2
+    )
     assert cut[0] == pytest.approx(float(expected))
     assert math.isnan(cut[2])
+    np.testing.assert_allclose(in_parts, outputs, rtol=1e-6)
+    assert len(outputs) == rows + 7
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ class Setup:
         return Oracle(self.problem, self.layout, self.mode)
 
     @cached_property
-    def oracles_of_losses(self) -> dict[bool, Oracle]:
-        """For losses of a network that is trained (True), and of one that is in use."""
-        return {trained: Oracle(self.problem, self.layout, self.mode) for trained in (True, False)}
+    def observer(self) -> Oracle:
+        """For losses and outputs that nothing is learnt from, of one client after another."""
+        return Oracle(self.problem, self.layout, self.mode)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

@@ -32,8 +32,9 @@ from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import (
     PhaseWork,
     Shared,
-    loss_of_rows,
     metrics_of_problem,
+    objective_of_rows,
+    outcome_of_rows,
     predict_rows,
     work_on_phase,
 )
@@ -301,11 +302,14 @@ class Simulation:
     def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
         data, names = self._setup.data, self._setup.data.names
         rows: Rows = getattr(data, split)
-        few = np.count_nonzero(rows.counts) <= LOSS_SITES
+        few = 0 < np.count_nonzero(rows.counts) <= LOSS_SITES
         every = len(names) <= LOSS_SITES
         listed = list(range(len(names))) if every else np.flatnonzero(rows.counts).tolist()
-        outputs = self._predict(z, carried, rows.indices)
-        losses = self._losses(z, carried, [rows[site] for site in listed]) if few else None
+        losses = None
+        if few:
+            losses, outputs = self._outcomes(z, carried, [rows[site] for site in listed])
+        else:
+            outputs = self._predict(z, carried, rows.indices)
         labels = data.labels.numpy()[rows.indices]
         findings = data.classes if data.task == "multilabel" else ()
         report = partial(evaluate_site, binned=self._binned, findings=findings)
@@ -325,19 +329,19 @@ class Simulation:
         outputs = self._run(tasks)
         return None if outputs[0] is None else np.concatenate(outputs)
 
-    def _losses(
-        self, z: Tensor, carried: Tensor, sites: Sequence[np.ndarray], trained: bool = False
-    ) -> list[float]:
-        """The mean loss of every site's rows."""
+    def _outcomes(
+        self, z: Tensor, carried: Tensor, sites: Sequence[np.ndarray]
+    ) -> tuple[list[float], np.ndarray | None]:
+        """The mean loss of every site's rows, and the model's outputs for all of them."""
         point = self._point(z, carried)
-        passes = [[rows[own] for own in even_passes(len(rows))] for rows in sites]
-        each = [rows for own in passes for rows in own]
-        tasks: list[Task] = [(loss_of_rows, (*point, rows, trained)) for rows in each]
-        found = iter(self._run(tasks, [float(len(rows)) for rows in each]))
-        totals = [sum(next(found) * len(rows) for rows in own) for own in passes]
-        return [
-            t / len(rows) if len(rows) else math.nan for t, rows in zip(totals, sites, strict=True)
-        ]
+        each = [(j, own[part]) for j, own in enumerate(sites) for part in even_passes(len(own))]
+        tasks: list[Task] = [(outcome_of_rows, (*point, rows)) for _, rows in each]
+        found = self._run(tasks, [float(len(rows)) for _, rows in each])
+        losses = [0.0 if len(own) else math.nan for own in sites]
+        for (j, rows), (loss, _) in zip(each, found, strict=True):
+            losses[j] += loss * len(rows) / len(sites[j])
+        outputs = [given for _, given in found if given is not None]
+        return losses, np.concatenate(outputs) if outputs else None
 
     def _point(self, z: Tensor, carried: Tensor) -> Any:
         """Where all processes find a point and what it carries."""
@@ -373,7 +377,9 @@ class Simulation:
             able = np.sort(random.choice(able, OBJECTIVE_CLIENTS, replace=False))
         own = [self._setup.data.train[int(client)] for client in able]
         rows = [rows[:: -(-len(rows) // FULL_BATCH)] for rows in own]
-        losses = self._losses(z, carried, rows, trained=True)
+        point = self._point(z, carried)
+        tasks: list[Task] = [(objective_of_rows, (*point, own)) for own in rows]
+        losses = self._run(tasks, [float(len(own)) for own in rows])
         finite = [loss for loss in losses if np.isfinite(loss)]  # one broken client is not the run
         return float(np.mean(finite)) if finite else float("nan")
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import reduce
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from fedsaddle.engines.clients import Setup, even_passes, places, run_stack
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
-from fedsaddle.problems.base import in_use
 from fedsaddle.problems.pieces import parts_of
 
 Places = dict[str, Place]
@@ -149,23 +147,36 @@ def predict_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> 
     return None if outputs is None else outputs.double().cpu().numpy()
 
 
-def loss_of_rows(
-    shared: Shared, z: Place, carried: Place, rows: np.ndarray, trained: bool
-) -> float:
-    """The mean loss of these rows, not too many for one pass, of a network trained or in use.
+def objective_of_rows(shared: Shared, z: Place, carried: Place, rows: np.ndarray) -> float:
+    """The mean loss of these rows, not too many for one pass, as a network is trained on them.
 
-    In training, a row alone has none where it would be normalised by those beside it (BatchNorm).
+    A row alone has none where it would be normalised by those beside it (BatchNorm).
     """
     setup, arena, _ = shared
-    oracle, device = setup.oracles_of_losses[trained], setup.layout.device
-    alone = Batch(*(part.unsqueeze(0) for part in _batch_of(setup, rows).parts))
     try:
-        with nullcontext() if trained else in_use():
-            return float(oracle.loss(arena[z].to(device), arena[carried].to(device), alone))
+        return float(setup.observer.loss(*_alone(setup, arena, z, carried, rows)))
     except ValueError:
         if len(rows) > 1:
             raise
         return math.nan
+
+
+def outcome_of_rows(
+    shared: Shared, z: Place, carried: Place, rows: np.ndarray
+) -> tuple[float, np.ndarray | None]:
+    """The mean loss of these rows, not too many for one pass, of a network in use; its outputs."""
+    setup, arena, _ = shared
+    loss, *outputs = setup.observer.outcome(*_alone(setup, arena, z, carried, rows))
+    return float(loss), outputs[0][0].double().cpu().numpy() if outputs else None
+
+
+def _alone(
+    setup: Setup, arena: Arena, z: Place, carried: Place, rows: np.ndarray
+) -> tuple[Tensor, Tensor, Batch]:
+    """A stack of one client who has these rows."""
+    device = setup.layout.device
+    batch = Batch(*(part.unsqueeze(0) for part in _batch_of(setup, rows).parts))
+    return arena[z].to(device), arena[carried].to(device), batch
 
 
 def metrics_of_problem(

@@ -12,7 +12,8 @@ to write:
 ...         return pull / 2 + x["x"] @ y["y"] - y["y"].square().sum() / 2
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
@@ -31,14 +32,28 @@ agnostic: a risk whose dual is the method's, on the server; compositional: a sad
 map (`Compositional`); ratio: risk with class weights that follow the model."""
 
 
-_in_use: ContextVar[bool] = ContextVar("in_use", default=False)
+AT_ONCE = 2**18
+"""Numbers of input that a network in use is given at once: what it makes of more would not stay in
+a processor's cache."""
+
+
+class _Last(NamedTuple):
+    """What a network was given last, and what it gave."""
+
+    x: Named | None = None
+    inputs: Tensor | None = None
+    outputs: Tensor | None = None
+
+
+_in_use: ContextVar[_Last | None] = ContextVar("in_use", default=None)
 
 
 @contextmanager
 def in_use() -> Iterator[None]:
     """Within it, a loss is that of the network as it is used, not as it is trained: nothing is
-    dropped, and BatchNorm goes by what it has learnt, not by the rows at hand."""
-    before = _in_use.set(True)
+    dropped, and BatchNorm goes by what it has learnt, not by the rows at hand. A loss of rows that
+    were just predicted goes by what was predicted."""
+    before = _in_use.set(_Last())
     try:
         yield
     finally:
@@ -217,16 +232,27 @@ class NetworkProblem(Problem):
 
     def switch(self, training: bool) -> None:
         """The network to training, unless it is `in_use`, or to use."""
-        training = training and not _in_use.get()
+        training = training and _in_use.get() is None
         if self.model.training != training:
             self.model.train(training)
 
     def forward(self, x: Named, inputs: Tensor, training: bool) -> Tensor:
         """The network's outputs with the parameters and buffers found in `x`."""
+        last = _in_use.get()
+        if last is not None and last.x is x and last.inputs is inputs:
+            assert last.outputs is not None
+            return last.outputs
         self.switch(training)
         names = (*dict(self.model.named_parameters()), *dict(self.model.named_buffers()))
         weights: Any = {name: x[name] for name in names}
-        outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+        parts: Sequence[Tensor] = [inputs]
+        if not self.model.training and not torch.is_grad_enabled():  # rows do not mind each other
+            rows = max(1, AT_ONCE // max(1, math.prod(inputs.shape[1:])))
+            parts = inputs.split(rows)  # type: ignore[no-untyped-call]
+        several = [torch.func.functional_call(self.model, weights, (part,)) for part in parts]
+        outputs: Tensor = several[0] if len(several) == 1 else torch.cat(several)
+        if last is not None:
+            _in_use.set(_Last(x, inputs, outputs))
         return outputs
 
     def predict(self, x: Named, inputs: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsaddle.layout import Layout, Named
-from fedsaddle.problems.base import Batch, Compositional, Problem
+from fedsaddle.problems.base import Batch, Compositional, Problem, in_use
 from fedsaddle.problems.compiled import Program, compiled
 from fedsaddle.problems.dropout import KeyedDropout
 from fedsaddle.problems.pieces import Field, Form, Parts, Pieces, pieces
@@ -72,6 +72,12 @@ class Oracle:
         losses: Tensor = self._run(self._losses, batch, z, carried)[0]
         return losses
 
+    def outcome(self, z: Tensor, carried: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+        """Losses `(C,)`, and outputs `(C, b, ...)` where the problem predicts something."""
+        with in_use():
+            found: tuple[Tensor, ...] = self._run(self._outcomes, batch, z, carried)
+            return found
+
     def statistics(self, z: Tensor, carried: Tensor, batch: Batch) -> Tensor:
         """The problem's statistics `(C, k)`."""
         sums: Tensor = self._run(self._statistics, batch, z, carried)[0]
@@ -120,6 +126,10 @@ class Oracle:
             losses, _ = self._stacked(self._loss_of_one, z, carried, key, *parts)
         return (losses,)
 
+    def _outcomes(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
+        with torch.no_grad():
+            return self._stacked(self._outcome_of_one, z, carried, key, *parts)
+
     def _statistics(self, key: Tensor, parts: list[Tensor], z: Tensor, carried: Tensor) -> Any:
         # by vmap even in a stack: a problem may differentiate here, with torch.func
         run = _looped if self.mode == "loop" or len(z) == 1 else vmapped
@@ -151,6 +161,15 @@ class Oracle:
         self, z: Tensor, carried: Tensor, key: Tensor, *parts: Tensor
     ) -> tuple[Tensor, Tensor]:
         return self._loss_of_pieces(carried, key, *parts, *self.layout.pieces(z))
+
+    def _outcome_of_one(
+        self, z: Tensor, carried: Tensor, key: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, ...]:
+        x, y = self._named(self.layout.pieces(z), carried)
+        batch = Batch(*parts)
+        outputs = self.problem.predict(x, batch.inputs)
+        loss = self.problem.loss(x, y, batch)
+        return (loss,) if outputs is None else (loss, outputs)
 
     def _loss_of_pieces(
         self, carried: Tensor, key: Tensor, *parts_and_pieces: Tensor
