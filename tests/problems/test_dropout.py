@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 import fedsaddle
 from fedsaddle.algorithms import ALGORITHMS, LocalSGDA
 from fedsaddle.data import FederatedData
+from fedsaddle.models.build import mlp
+from fedsaddle.models.images import lenet_5
 from fedsaddle.problems import AUC, Batch, Risk
 from fedsaddle.problems.dropout import KeyedDropout, drops, uniform
 from fedsaddle.problems.oracle import Oracle
@@ -156,6 +159,39 @@ def test_which_networks_drop():
     assert not drops(nn.GRU(2, 2, num_layers=2))
     assert drops(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout2d(0.1))))
     assert not drops(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)))
+    assert drops(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1))
+    assert not drops(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0))
+    assert drops(ByHand())
+    assert not any(drops(make((1, 28, 28), 2)) for make in (lenet_5, mlp))
+
+
+@pytest.mark.parametrize("how", ["plain", "mask", "bias", "causal", "groups"])
+def test_attention(how):
+    """As torch's own where next to nothing is dropped; else the key decides."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 6).double()
+    options = {
+        "plain": {"scale": 0.3},
+        "mask": {"attn_mask": torch.ones(5, 5).tril().bool()},
+        "bias": {"attn_mask": torch.randn(5, 5).double()},
+        "causal": {"is_causal": True},
+        "groups": {"enable_gqa": True},
+    }[how]
+    if how == "groups":
+        key, value = key[:, :2], value[:, :2]
+    attention = F.scaled_dot_product_attention
+    expected = attention(query, key, value, **options)
+    with KeyedDropout(KEYS[0]):
+        found = attention(query, key, value, dropout_p=1e-12, **options)
+        none = attention(query, key, value, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert torch.equal(none, expected)
+    drawn = []
+    for number in (0, 0, 1):
+        with KeyedDropout(KEYS[number]):
+            drawn.append(attention(query, key, value, dropout_p=0.5, **options))
+    assert torch.equal(drawn[0], drawn[1])
+    assert float((drawn[0] - drawn[2]).abs().max()) > 1e-3
 
 
 # --- in the oracle and in whole runs --------------------------------------------------------------
@@ -182,7 +218,47 @@ class Recurrent(nn.Module):
         return self.out(outputs[:, -1])
 
 
-@pytest.mark.parametrize("make", [network, Recurrent])
+class Attentive(nn.Module):
+    """A row's three numbers look at each other."""
+
+    def __init__(self, weights: bool = False) -> None:
+        super().__init__()
+        self.wide = nn.Linear(1, 4)
+        self.heads = nn.MultiheadAttention(4, 2, dropout=0.4, batch_first=True)
+        self.out, self.weights = nn.Linear(4, 1), weights
+
+    def forward(self, rows: Tensor) -> Tensor:
+        wide = self.wide(rows.unsqueeze(-1))
+        found, _ = self.heads(wide, wide, wide, need_weights=self.weights)
+        return self.out(found.mean(1))
+
+
+class Encoder(nn.Module):
+    """The same, by torch's own layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.out = nn.Linear(1, 4), nn.Linear(4, 1)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.3, batch_first=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.out(self.layer(self.wide(rows.unsqueeze(-1))).mean(1))
+
+
+class ByHand(nn.Module):
+    """Dropout that is a call, not a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(3, 8), nn.Linear(8, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.out(F.dropout(self.first(rows), 0.4, self.training))
+
+
+@pytest.mark.parametrize(
+    "make", [network, Recurrent, Attentive, partial(Attentive, weights=True), Encoder, ByHand]
+)
 def test_the_oracle_drops_by_the_batchs_key_alone(make):
     problem = AUC(model=make(), positive_ratio=0.4)
     layout = problem.layout(torch.float64)

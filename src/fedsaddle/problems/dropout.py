@@ -1,6 +1,7 @@
 """Dropout that depends on the client and its step, not on who is computed beside whom."""
 
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,13 +22,39 @@ _RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
 """Functions of several layers, with dropout between them."""
 
 
+def _seen_through(function: Any) -> FunctionType:
+    """A function of torch's that would be one call to who overrides functions, as its calls."""
+    within = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    copy = FunctionType(function.__code__, within, None, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_heads = _seen_through(functional.multi_head_attention_forward)
+
+
 def drops(network: nn.Module) -> bool:
-    """Whether a network has layers that need a key."""
+    """Whether a network has layers that need a key, or code of its own that may."""
     return any(
         (isinstance(module, _MODULES) and module.p > 0)
-        or (isinstance(module, nn.RNNBase) and module.dropout > 0)
+        or (isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0)
+        or any(_calls_dropout(kind) for kind in type(module).__mro__)
         for module in network.modules()
     )
+
+
+def _calls_dropout(kind: type) -> bool:
+    """Whether a class that is not torch's has a method with dropout in it."""
+    if kind.__module__.partition(".")[0] in ("torch", "builtins"):
+        return False
+    names = {
+        name
+        for method in vars(kind).values()
+        if isinstance(method, FunctionType)
+        for name in method.__code__.co_names
+    }
+    functions = (*_BY_ELEMENT, *_BY_CHANNEL, functional.scaled_dot_product_attention)
+    return not names.isdisjoint(function.__name__ for function in functions)
 
 
 def _mixed(number: Tensor) -> Tensor:
@@ -64,6 +91,12 @@ class KeyedDropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _BY_ELEMENT or func in _BY_CHANNEL:
             return self._dropout(func, *args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return _heads(*args, **kwargs)
+        dropping = kwargs.get("dropout_p", 0.0) > 0 or len(args) > 4
+        if func is functional.scaled_dot_product_attention and dropping:
+            return self._attention(*args, **kwargs)
         # of sequences of one length: packed ones come with their lengths
         if name_of(func) in _RECURRENT and isinstance(args[2], list | tuple):
             return self._recurrent(func, *args)
@@ -87,6 +120,31 @@ class KeyedDropout(TorchFunctionMode):
         size = int(torch.Size(shape).numel())
         kept = uniform(self._key, self._layer, size).reshape(shape) >= p
         return input * (kept.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """The shares of the values, some of which are dropped, and their sum."""
+        if enable_gqa:
+            times = query.shape[-3] // key.shape[-3]
+            key, value = (part.repeat_interleave(times, -3) for part in (key, value))
+        scores = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=key.device).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, -torch.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        shares = self._dropout(functional.dropout, scores.softmax(-1), dropout_p)
+        return shares @ value
 
     def _recurrent(
         self,
