@@ -23,7 +23,9 @@ def bench(
     methods: Annotated[
         list[str] | None, typer.Option(help="Which methods, with commas or several times.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured of each.")] = 9,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds measured of each; of short ones more.")
+    ] = 9,
     workers: Annotated[
         int | None, typer.Option(min=1, help="The most worker processes (by default all cores).")
     ] = None,

@@ -19,8 +19,9 @@ PLAIN = "plain loop"
 WARM_UP = 2
 """Rounds that are not counted: they compile and fill caches. A method's very first round may differ
 from the others."""
-TURN = 3
-"""Rounds in a row before the next contestant's turn."""
+TURN, LEAST = 3, 0.2
+"""Rounds in a row before the next contestant's turn, and seconds: a run does its rounds one right
+after the other, and the first ones of a turn find caches full of what others left there."""
 
 OneRound = Callable[[int], float]
 """Does round number so-and-so and says how many seconds it took."""
@@ -69,6 +70,8 @@ def take_turns(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Every contestant's first round, and the seconds of so many rounds after the warm-up.
 
+    Of short rounds there are more, for a turn to be long enough.
+
     >>> first, seconds = take_turns({"a": lambda number: float(number)}, rounds=4)
     >>> first, seconds
     ({'a': 0.0}, {'a': [2.0, 3.0, 4.0, 5.0]})
@@ -82,8 +85,10 @@ def take_turns(
     for start in range(0, rounds, TURN):
         for name, one_round in contestants.items():
             tick(name)
-            for number in range(start, min(start + TURN, rounds)):
-                seconds[name].append(one_round(WARM_UP + number))
+            end, turn = min(start + TURN, rounds), 0.0
+            while len(seconds[name]) < end or turn < LEAST:
+                seconds[name].append(one_round(WARM_UP + len(seconds[name])))
+                turn += seconds[name][-1]
     return first, seconds
 
 

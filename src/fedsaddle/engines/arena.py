@@ -46,9 +46,8 @@ class Arena:
         """Copies of vectors or matrices, and where they are."""
         places = {}
         for name, vector in vectors.items():
-            matrix = vector.unsqueeze(0) if vector.ndim == 1 else vector
-            places[name] = self.place(*matrix.shape)
-            self[places[name]].copy_(matrix)
+            places[name] = self.place(len(vector) if vector.ndim == 2 else 1, vector.shape[-1])
+            self[places[name]].copy_(vector)
         return places
 
     def __getitem__(self, place: Place) -> Tensor:
