@@ -26,14 +26,14 @@ lint: .venv/.developed
 	$(BIN)/lint-imports
 
 bench: .venv/.installed
-	$(BIN)/fedsaddle bench --out benchmarks/results/bench-$$(date +%F).json
+	$(BIN)/fedsaddle bench --out benchmarks/results/bench-$$(date -u +%FT%H%M).json
 
 # Makes a virtual environment for every peer: some gigabytes, once.
 bench-peers: .venv/.installed
 	$(BIN)/python benchmarks/peers/run.py
 
 bench-growth: .venv/.installed
-	$(BIN)/python benchmarks/growth.py --out benchmarks/results/growth-$$(date +%F).json
+	$(BIN)/python benchmarks/growth.py --out benchmarks/results/growth-$$(date -u +%FT%H%M).json
 
 # The tables of the documentation are printed by commands, never typed.
 docs: .venv/.installed

@@ -1,6 +1,6 @@
 """Seconds per phase of a real federation: three sites, a tiny, a 1 MB and a 100 MB model.
 
-    python benchmarks/federation.py --out benchmarks/results/federation-$(date +%F).json
+    python benchmarks/federation.py --out benchmarks/results/federation-$(date -u +%FT%H%M).json
 
 All parties run on this machine, so transport is as fast as it gets and what is left is the cost of
 Flower and of fedsaddle. Three ways to run a site are compared: Flower's SuperNode with everything

@@ -16,7 +16,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def newest(kind: str, folder: Path = RESULTS) -> list[Path]:
-    """The last stored file of a kind for every processor; their names end in the date."""
+    """The last stored file of a kind for every processor; their names end in the time."""
     paths = sorted(folder.glob(f"{kind}-*.json"))
     return [*{json.loads(path.read_text())["cpu"]: path for path in paths}.values()]
 

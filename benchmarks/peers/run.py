@@ -191,7 +191,8 @@ def main() -> None:
         result["results"] += compare(rows, result["limit_ms"][network])
     result["peak_gflops"] = peak / 1e9
     asked.out.mkdir(parents=True, exist_ok=True)
-    stem = asked.out / f"peers-{result['date'][:10]}"
+    minute = result["date"][:16].replace(":", "")
+    stem = asked.out / f"peers-{minute}"
     write_json(stem.with_suffix(".json"), result)
     write_text(stem.with_suffix(".svg"), plot(result))
     print_table(result)
