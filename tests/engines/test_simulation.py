@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -5,8 +6,9 @@ import pytest
 import torch
 
 import fedsaddle
-from fedsaddle.algorithms import CODASCA, CDMAOne, FedAvg, LocalSGDA
+from fedsaddle.algorithms import CODASCA, CDMAOne, FedAvg, LocalSGDA, Members
 from fedsaddle.data import FederatedData
+from fedsaddle.engines import EngineOptions, Simulation
 from fedsaddle.engines.clients import FULL_BATCH
 from fedsaddle.errors import UserError
 from fedsaddle.problems import AUC, Problem, Risk
@@ -37,6 +39,53 @@ def test_the_number_of_workers_changes_nothing(stack_size):
     assert torch.equal(vectors(one), vectors(two))
     assert torch.equal(vectors(one), vectors(three))
     assert one.history[-1]["test/auc"] == two.history[-1]["test/auc"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_question_is_prepared_once_and_answered_anew(workers):
+    """Whatever was asked in between, and by whatever weights, as an engine that never saw it."""
+    data, method = data_of([12, 12, 12, 12, 12]), LocalSGDA(local_steps=2, batch_size=4)
+    problem = AUC(model=torch.nn.Linear(3, 1)).prepare(data)
+    layout, able = problem.layout(), torch.arange(5)
+    (phase,) = method.phases(0)
+    options = EngineOptions(workers=workers, stack_size=2)
+
+    def engine():
+        return Simulation(
+            problem, method, data, layout, Members(able, data.names, able), options, seed=1
+        )
+
+    kept = engine()
+    all_of_them, some, rows = able.numpy(), np.array([1, 3, 4]), torch.tensor([1, 2, 3, 4, 5])
+    uniform, of_some = torch.ones(5), torch.tensor([2.0, 1.0, 1.0])
+    questions = [
+        (0, all_of_them, rows, False),
+        (1, all_of_them, rows, False),
+        (2, all_of_them, uniform, False),
+        (3, some, of_some, False),
+        (4, all_of_them, rows, True),
+        (5, all_of_them, None, False),
+        (6, all_of_them, rows, False),
+        (7, all_of_them, rows, False),
+    ]
+    prepared = []
+    try:
+        for number, clients, weights, measured in questions:
+            z = torch.full((layout.d,), 0.1 * number)
+            asked = (phase, number, clients, {"z": z, "carried": torch.zeros(0)}, weights, measured)
+            (answer,) = kept.ask(*asked)
+            prepared.append(kept._jobs[phase.name])
+            means = answer.means.vectors["z"].clone()
+            kept.evaluate(z, torch.zeros(0), "test")  # which uses the same memory
+            fresh = engine()
+            (expected,) = fresh.ask(*asked)
+            assert torch.equal(means, expected.means.vectors["z"])
+            assert np.array_equal(answer.moved, expected.moved) or not measured
+            fresh.close()
+    finally:
+        kept.close()
+    same = [b is a for a, b in pairwise(prepared)]
+    assert same == [True, False, False, False, False, False, True]
 
 
 def test_the_callers_threads_are_left_as_they_were():

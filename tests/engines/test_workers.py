@@ -73,6 +73,30 @@ def test_every_task_is_told_what_is_shared(workers):
     assert workers.run([(told, (3,))], [1.0]) == [("shared", 30)]
 
 
+def product(name, ten, x, y):
+    return ten * x * y
+
+
+def test_the_same_tasks_are_sent_once_and_what_is_new_each_time(workers, monkeypatch):
+    sent = []
+    dumps = pickle.dumps
+    monkeypatch.setattr(pickle, "dumps", lambda *what: sent.append(dumps(*what)) or sent[-1])
+    tasks, others = ([(product, (k,)) for k in range(start, 40)] for start in (0, 20))
+    for what, y in ((tasks, 1), (tasks, 2), (others, 3), (tasks, 4), (tasks, 5)):
+        costs = [float(k % 3) for k in range(len(what))]
+        assert workers.run(what, costs, (y,)) == [10 * k * y for _, (k,) in what]
+    again = [len(message) < 50 for message in sent]
+    assert again == [False, True, False, False, True]
+
+
+def test_tasks_that_could_not_be_sent_are_not_taken_for_known(workers):
+    tasks = [(told, (lambda: None,))] * 2
+    for _ in range(2):
+        with pytest.raises(Exception, match="pickle"):
+            workers.run(tasks)
+    assert workers.run([(told, (1,))] * 2) == [("shared", 10)] * 2
+
+
 def test_results_are_in_the_tasks_order_whatever_was_done_first(workers, tmp_path):
     """The first task waits for what the last one does."""
     path = str(tmp_path / "done")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedsaddle.algorithms import Members
 from fedsaddle.errors import UserError
-from fedsaddle.federation import FederationOptions, select
+from fedsaddle.federation import FederationOptions, all_take_part, answering, select
 from fedsaddle.federation.participation import check_options, reachable
 
 
@@ -33,6 +33,37 @@ def test_a_selection_is_a_rising_subset_of_the_asked_size(
     assert len(selected) == size == draws.sum()
     assert (np.diff(selected) > 0).all()
     assert set(selected.tolist()) <= set(able)
+
+
+@given(
+    n=st.integers(1, 6),
+    per_round=st.integers(0, 6),
+    everyone=st.booleans(),
+    drawn=st.booleans(),
+    enough=st.sampled_from([0.5, 1.0]),
+    availability=st.sampled_from(["always", "uniform-response", "dropout", "cyclic"]),
+    number=st.integers(0, 3),
+)
+def test_all_take_part_where_it_is_said(
+    round_at, phase_of, n, per_round, everyone, drawn, enough, availability, number
+):
+    """All are selected, once, and answer: then and, for some round, only then."""
+    options = FederationOptions(
+        clients_per_round=min(per_round, n),
+        enough=enough,
+        availability=availability,
+        cycle_rounds=4,
+    )
+    draw = (lambda state, members: torch.ones(len(members))) if drawn else None
+    phase, at = phase_of(everyone=everyone, draw=draw), round_at(n, number)
+    if all_take_part(options, phase, n):
+        selected, draws = select(options, at, phase, {})
+        answered = answering(options, selected, at.members.group_names, at, phase.draw_key)
+        assert selected.tolist() == answered.tolist() == list(range(n))
+        assert draws.tolist() == [1] * n
+    else:
+        some = per_round and per_round < n and not everyone
+        assert drawn or some or enough < 1 or availability != "always"
 
 
 def test_every_client_is_selected_equally_often(round_at, phase_of):

@@ -111,6 +111,10 @@ class Means:
     weights: Tensor
     vectors: Vectors
 
+    def are_of(self, weights: Tensor) -> bool:
+        """Whether clients were counted by these weights."""
+        return weights is self.weights or torch.equal(weights.double(), self.weights.double())
+
 
 @dataclass(frozen=True)
 class Replies:
@@ -130,10 +134,10 @@ class Replies:
 
     def mean(self, name: str, weights: Tensor | None = None) -> Tensor:
         """The average of one vector over the responders, uniform over draws unless weighted."""
-        weights = (self.draws if weights is None else weights).double()
-        if self.means is not None and torch.equal(weights, self.means.weights):
+        weights = self.draws if weights is None else weights
+        if self.means is not None and self.means.are_of(weights):
             return self.means.vectors[name]
-        stack = self.vectors[name]
+        stack, weights = self.vectors[name], weights.double()
         return weights.to(stack.dtype) @ stack / float(weights.sum())
 
     def sum(self, name: str) -> Tensor:

@@ -29,27 +29,38 @@ class Shared(NamedTuple):
 
 
 class PhaseWork(NamedTuple):
-    """A phase of a round: what the clients receive and where their matrices lie.
+    """A phase for some clients: what they receive and where their matrices lie.
 
     It is sent to every worker: tuples and lists take half the time that objects and arrays take.
     """
 
     phase: str
-    number: int
     clients: list[int]
+    shares: list[float]
+    """Of each client in the means."""
     received: Places
-    remembered: list[int]
-    """The slot of what each client remembers, if clients do."""
-    memory: list[int]
-    """The slot of what it will, once its reply is used."""
     replies: Places
     """One row per client; nothing where their means are enough."""
     sums: Places
     """One row per stack: its part of the means."""
-    weights: Place
-    """Each client's share in the means."""
     measured: bool
     """Whether to say how far they are from what the server holds."""
+
+    @property
+    def single(self) -> bool:
+        """Whether single replies are kept."""
+        return bool(self.replies)
+
+
+class Now(NamedTuple):
+    """What differs when the same clients are asked again."""
+
+    number: int
+    """Of the round."""
+    remembered: list[int]
+    """The slot of what each client remembers, if clients do."""
+    memory: list[int]
+    """The slot of what it will, once its reply is used."""
 
 
 class Outcome(NamedTuple):
@@ -68,27 +79,29 @@ class Outcome(NamedTuple):
         return not self.broken and self.misshapen is None
 
 
-def work_on_phase(shared: Shared, work: PhaseWork, stack: int, rows: list[int]) -> Outcome:
+def work_on_phase(
+    shared: Shared, work: PhaseWork, stack: int, rows: list[int], now: Now
+) -> Outcome:
     """The replies and new memory of a stack, whose clients have these rows of the matrices."""
     setup, arena, kept = shared
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena.row(place) for name, place in work.received.items()}
         own, clients = places(rows), np.array([work.clients[row] for row in rows])
-        memory = kept.read([work.remembered[row] for row in rows]) if work.remembered else {}
+        memory = kept.read([now.remembered[row] for row in rows]) if now.remembered else {}
         with setup.timed("client"):
-            reply, new = run_stack(setup, work.phase, work.number, clients, received, memory)
-        kept.write([work.memory[row] for row in rows] if work.memory else [], memory | new)
+            reply, new = run_stack(setup, work.phase, now.number, clients, received, memory)
+        kept.write([now.memory[row] for row in rows] if now.memory else [], memory | new)
         declared = {name: (len(rows), place.columns) for name, place in work.sums.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
             return Outcome({}, None, {}, reply)
         for name, place in work.replies.items():
             _write(arena[place], own, reply[name])
         with setup.timed("sums"):
-            weights = arena.row(work.weights)[own]
+            shares = torch.tensor([work.shares[row] for row in rows], dtype=setup.layout.dtype)
             sums = {name: arena.row(place, stack) for name, place in work.sums.items()}
             for name, total in sums.items():
-                _add_up(reply[name], weights, total)
+                _add_up(reply[name], shares, total)
         broken = {name: _broken(vector, sums[name]) for name, vector in reply.items()}
         name = "z" if "z" in reply else next(iter(reply))
         moved = _distances(reply[name], received.get(name)) if work.measured else None
@@ -109,12 +122,12 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
         matrix[rows] = vectors
 
 
-def _add_up(matrix: Tensor, weights: Tensor, total: Tensor) -> None:
-    """The sum of the rows times their weights, from pieces where they are in pieces."""
+def _add_up(matrix: Tensor, shares: Tensor, total: Tensor) -> None:
+    """The sum of the rows times their shares, from pieces where they are in pieces."""
     pieces = parts_of(matrix)
     widths = [part.shape[1] for part in pieces]
     for part, own in zip(pieces, total.split_with_sizes(widths), strict=True):
-        torch.mv(part.t(), weights, out=own)
+        torch.mv(part.t(), shares, out=own)
 
 
 def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:

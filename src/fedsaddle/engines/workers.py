@@ -29,7 +29,7 @@ from fedsaddle.engines.shared import nameless_file
 from fedsaddle.errors import UserError
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function of the shared things and of these arguments."""
+"""A function of the shared things, of these arguments, and of what is new each time."""
 Share = Callable[[int], tuple[Any, ...]]
 """The things that a worker's tasks share, by its number."""
 Answer = tuple[int, bool, Any]
@@ -104,6 +104,9 @@ class Workers:
         self._closing = weakref.finalize(self, os.close, self._taken)
         self.waited = 0.0
         """Seconds of all processes that had nothing left to do while another had."""
+        self._known: Sequence[Task] = ()
+        self._order: list[int] = []
+        self._in_order: list[Task] = []
         self._core, *others = _cores(number)
         self._lines: list[Connection] = []
         self._processes = []
@@ -143,22 +146,36 @@ class Workers:
         except (EOFError, ConnectionError):
             raise UserError(self._obituary(line)) from None
 
-    def run(self, tasks: Sequence[Task], costs: Sequence[float] | None = None) -> list[Any]:
-        """Every task's result, in order; an error of a task is raised when all are done."""
-        order = list(range(len(tasks)))
-        if costs is not None:
-            order.sort(key=lambda j: -costs[j])
-        in_order = [tasks[j] for j in order]
+    def run(
+        self,
+        tasks: Sequence[Task],
+        costs: Sequence[float] | None = None,
+        new: tuple[Any, ...] = (),
+    ) -> list[Any]:
+        """Every task's result, in order; an error of a task is raised when all are done.
+
+        The very tasks of the last time, the same object, are not sent again: only what is new.
+        """
+        known = tasks is self._known
+        if not known:
+            self._known, self._order = (), [*range(len(tasks))]
+            if costs is not None:
+                self._order.sort(key=lambda j: -costs[j])
+            self._in_order = [tasks[j] for j in self._order]
+        in_order, order = self._in_order, self._order
         others = self._lines if len(tasks) > 1 else []
         os.lseek(self._taken, 0, os.SEEK_SET)
-        message = pickle.dumps(in_order, pickle.HIGHEST_PROTOCOL) if others else b""
+        message = b""
+        if others:
+            message = pickle.dumps((None if known else in_order, new), pickle.HIGHEST_PROTOCOL)
         for line in others:
             try:
                 line.send_bytes(message)
             except ConnectionError:
                 raise UserError(self._obituary(line)) from None
+        self._known = tasks
         with one_thread():
-            answers = _answers(in_order, self._taken, self._shared)
+            answers = _answers(in_order, self._taken, self._shared, new)
         ends = [time.perf_counter()]
         for line in others:
             theirs, end = self._told(line)
@@ -229,17 +246,20 @@ def _serve(
         line.send(str(error).partition("\n")[0] or type(error).__name__)
         return
     line.send(None)
+    tasks: list[Task] = []
     while True:
         try:
             _look_out(line, core)
-            tasks = line.recv()
+            message = line.recv()
         except (EOFError, ConnectionError):  # the run was killed
             os._exit(1)
-        if tasks is None:
+        if message is None:
             return
+        others, new = message
+        tasks = tasks if others is None else others
         answers = [
             (place, good, result if good else _sendable(result))
-            for place, good, result in _answers(tasks, taken, shared)
+            for place, good, result in _answers(tasks, taken, shared, new)
         ]
         end = time.perf_counter()  # which all processes of a machine read alike
         try:
@@ -262,8 +282,10 @@ def _look_out(line: Connection, core: int | None) -> None:
         pass
 
 
-def _answers(tasks: Sequence[Task], taken: int, shared: tuple[Any, ...]) -> list[Answer]:
-    return [_answer(place, tasks[place], shared) for place in _places(len(tasks), taken)]
+def _answers(
+    tasks: Sequence[Task], taken: int, shared: tuple[Any, ...], new: tuple[Any, ...]
+) -> list[Answer]:
+    return [_answer(place, tasks[place], shared, new) for place in _places(len(tasks), taken)]
 
 
 def _places(number: int, taken: int) -> Iterator[int]:
@@ -280,10 +302,10 @@ def _next_place(taken: int) -> int:
         fcntl.lockf(taken, fcntl.LOCK_UN)
 
 
-def _answer(place: int, task: Task, shared: tuple[Any, ...]) -> Answer:
+def _answer(place: int, task: Task, shared: tuple[Any, ...], new: tuple[Any, ...]) -> Answer:
     function, arguments = task
     try:
-        return place, True, function(*shared, *arguments)
+        return place, True, function(*shared, *arguments, *new)
     except Exception as error:
         return place, False, error
 

@@ -2,7 +2,16 @@
 
 from fedsaddle.federation.ledger import Ledger
 from fedsaddle.federation.options import FederationOptions
-from fedsaddle.federation.participation import answering, select
+from fedsaddle.federation.participation import all_take_part, answering, select
 from fedsaddle.federation.screening import Answer, Refusal, screen
 
-__all__ = ["Answer", "FederationOptions", "Ledger", "Refusal", "answering", "screen", "select"]
+__all__ = [
+    "Answer",
+    "FederationOptions",
+    "Ledger",
+    "Refusal",
+    "all_take_part",
+    "answering",
+    "screen",
+    "select",
+]

@@ -40,6 +40,13 @@ def select(
     return pool, np.ones(len(pool), np.int64)
 
 
+def all_take_part(options: FederationOptions, phase: Phase, n_clients: int) -> bool:
+    """Whether all of so many clients are asked in this phase, each once, and all of them answer."""
+    asked = phase.everyone or options.clients_per_round in (0, n_clients)
+    answer = options.availability == "always" and options.enough == 1
+    return asked and answer and phase.draw is None
+
+
 def reachable(options: FederationOptions, n_clients: int, number: int) -> np.ndarray | slice:
     """The places, among the clients with training rows, of those reachable in round `number`.
 

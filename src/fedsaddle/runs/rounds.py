@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +14,35 @@ from fedsaddle.algorithms.base import Means, Members, Vectors
 from fedsaddle.algorithms.refresh import phases_of_round
 from fedsaddle.engines import Engine, one_thread
 from fedsaddle.errors import UserError
-from fedsaddle.federation import Answer, FederationOptions, Ledger, answering, screen, select
+from fedsaddle.federation import (
+    Answer,
+    FederationOptions,
+    Ledger,
+    all_take_part,
+    answering,
+    screen,
+    select,
+)
 from fedsaddle.federation.clock import response_seconds
 from fedsaddle.federation.ledger import Entry, wire_up
 from fedsaddle.federation.trace import Trace
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Problem
+
+
+class Asked(NamedTuple):
+    """Whom an attempt at a phase asks, and what is known of the replies before they come."""
+
+    selected: np.ndarray
+    draws: np.ndarray
+    clients: np.ndarray
+    """Those whose replies the engine is to get: in a simulation, those who will answer."""
+    seconds: np.ndarray | None
+    """How long each selected client takes, where the run has a simulated clock."""
+    expected: Replies
+    """Without vectors."""
+    weights: Tensor
+    """How they count in the means."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,30 @@ class Plan:
     """Whether clients answer in their own time: who is absent is then seen, not drawn."""
     trace: Trace | None = None
     """Who answered in an earlier run that is replayed."""
+
+    @cached_property
+    def everyone(self) -> Asked:
+        """All who can take part: nothing about them changes from one round to the next."""
+        able = self.members.able.numpy()
+        return self.asked(able, np.ones(len(able), np.int64), able)
+
+    def asked(
+        self,
+        selected: np.ndarray,
+        draws: np.ndarray,
+        clients: np.ndarray,
+        seconds: np.ndarray | None = None,
+    ) -> Asked:
+        expected = self.replies(clients, selected, draws)
+        weights = self.algorithm.weights(expected)
+        weights = expected.draws if weights is None else weights
+        return Asked(selected, draws, clients, seconds, expected, weights)
+
+    def replies(self, clients: np.ndarray, selected: np.ndarray, draws: np.ndarray) -> Replies:
+        """Of these clients, without vectors."""
+        drawn = draws if clients is selected else draws[np.searchsorted(selected, clients)]
+        rows = torch.from_numpy(self.train_rows[clients])
+        return Replies(torch.from_numpy(clients), {}, rows, torch.from_numpy(drawn))
 
 
 class Diverged(UserError):
@@ -69,8 +118,9 @@ def run_round(
 
 def _of_its_own(state: Vectors, replies: Replies) -> Vectors:
     """The state without views of the replies: the next ones may come to lie where these are."""
-    kept = replies.vectors.values() if isinstance(replies.vectors, dict) else ()
-    lent = {vector.untyped_storage().data_ptr() for vector in kept}
+    if not isinstance(replies.vectors, dict):  # they were only added up
+        return state
+    lent = {vector.untyped_storage().data_ptr() for vector in replies.vectors.values()}
     return {
         name: vector.clone() if vector.untyped_storage().data_ptr() in lent else vector
         for name, vector in state.items()
@@ -94,14 +144,10 @@ def gather(
         received["carried"] = state["carried"]
     needed = min(federation.quorum, federation.enough)  # what is enough is also a quorum
     for attempt in range(federation.retries + 1):
-        selected, draws = select(federation, at, phase, state, attempt)
-        seconds = _seconds(plan, ledger, at, phase, attempt, selected)
-        asked = _asked(plan, at, phase, attempt, selected, seconds)
-        expected = _replies(plan, asked, selected, draws)
-        weights = plan.algorithm.weights(expected)
-        weights = expected.draws if weights is None else weights
-        question = (phase, at.number, asked, received, weights, measured)
-        answers = engine.ask(*question) if len(asked) else []
+        asked = _asked(plan, ledger, at, phase, state, attempt)
+        selected, seconds = asked.selected, asked.seconds
+        question = (phase, at.number, asked.clients, received, asked.weights, measured)
+        answers = engine.ask(*question) if len(asked.clients) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
         arrived = sorted(client for answer in answers for client in answer.clients.tolist())
@@ -113,24 +159,17 @@ def gather(
             selected,
             arrived,
             {refusal.client: refusal.reason for refusal in refused},
-            None if seconds is None else float(seconds[np.isin(selected, asked)].max()),
+            None if seconds is None else float(seconds[np.isin(selected, asked.clients)].max()),
         )
         entries.append(entry)
         if len(clients) and measured:
             entry["norms"] = longest(state, clients, vectors, answers)
         if len(clients) and len(clients) >= needed * len(selected):
-            everyone = clients is asked or np.array_equal(clients, asked)
-            who = expected if everyone else _replies(plan, clients, selected, draws)
+            all_good = clients is asked.clients or np.array_equal(clients, asked.clients)
+            who = asked.expected if all_good else plan.replies(clients, selected, asked.draws)
             means = _means(clients, answers[0])
             return Replies(who.clients, vectors, who.rows, who.draws, means)
     raise _no_quorum(plan, at, phase, entries[-1])
-
-
-def _replies(plan: Plan, clients: np.ndarray, selected: np.ndarray, draws: np.ndarray) -> Replies:
-    """Replies of these clients, without vectors."""
-    drawn = draws if clients is selected else draws[np.searchsorted(selected, clients)]
-    rows = plan.train_rows[clients]
-    return Replies(torch.from_numpy(clients), {}, torch.from_numpy(rows), torch.from_numpy(drawn))
 
 
 def _means(clients: np.ndarray, answer: Answer) -> Means | None:
@@ -140,20 +179,21 @@ def _means(clients: np.ndarray, answer: Answer) -> Means | None:
 
 
 def _asked(
-    plan: Plan,
-    at: Round,
-    phase: Phase,
-    attempt: int,
-    selected: np.ndarray,
-    seconds: np.ndarray | None,
-) -> np.ndarray:
-    """The clients whose replies the engine is to get: in a simulation, those who will answer."""
+    plan: Plan, ledger: Ledger, at: Round, phase: Phase, state: Vectors, attempt: int
+) -> Asked:
+    federation = plan.federation
+    if all_take_part(federation, phase, len(plan.members)):
+        return plan.everyone
+    selected, draws = select(federation, at, phase, state, attempt)
+    seconds = _seconds(plan, ledger, at, phase, attempt, selected)
     if plan.real_clock:
-        return selected
-    if plan.trace is not None:
-        return plan.trace.answering(at.number, phase.name, attempt)
-    federation, key = plan.federation, phase.draw_key
-    return answering(federation, selected, plan.names, at, key, attempt, seconds)
+        clients = selected
+    elif plan.trace is not None:
+        clients = plan.trace.answering(at.number, phase.name, attempt)
+    else:
+        key = phase.draw_key
+        clients = answering(federation, selected, plan.names, at, key, attempt, seconds)
+    return plan.asked(selected, draws, clients, seconds)
 
 
 def _seconds(
