@@ -70,7 +70,7 @@ def compiled(
         program: Any = compile_fx(graph, list(examples), note, config_patches=options)
         expected = program(*examples)  # compiling ends here, with the first call
         if len(inner) == 1 and _same(inner[0](list(examples)), expected):
-            program = _Direct(inner[0])
+            program = _Direct(inner[0].current_callable)
     return partial(_add_results, program, products) if accumulate else program
 
 
