@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -52,49 +52,49 @@ class PhaseWork(NamedTuple):
         return bool(self.replies)
 
 
-class Now(NamedTuple):
-    """What differs when the same clients are asked again."""
+class Outcome(TypedDict, total=False):
+    """What is said of a stack's replies; they themselves lie in the arena.
 
-    number: int
-    """Of the round."""
-    remembered: list[int]
-    """The slot of what each client remembers, if clients do."""
-    memory: list[int]
-    """The slot of what it will, once its reply is used."""
-
-
-class Outcome(NamedTuple):
-    """What is said of a stack's replies; they themselves lie in the arena."""
+    A dictionary, and without what does not apply: it is sent in each round, and a class of its own
+    takes four times as long.
+    """
 
     broken: dict[str, list[int]]
-    """For each vector, which of the replies are not numbers throughout, if any are."""
-    moved: np.ndarray | None
+    """For each vector, which of the replies are not numbers throughout, if any are: single ones,
+    for sums are looked at where they are added up."""
+    moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is, where that is asked."""
     seconds: dict[str, float]
-    misshapen: Vectors | None = None
+    misshapen: Vectors
     """The replies, where they are not what the phase declares."""
-
-    @property
-    def good(self) -> bool:
-        return not self.broken and self.misshapen is None
 
 
 def work_on_phase(
-    shared: Shared, work: PhaseWork, stack: int, rows: list[int], now: Now
+    shared: Shared,
+    work: PhaseWork,
+    stack: int,
+    rows: list[int],
+    number: int,
+    remembered: list[int],
+    memory: list[int],
 ) -> Outcome:
-    """The replies and new memory of a stack, whose clients have these rows of the matrices."""
+    """The replies and new memory of a stack, whose clients have these rows of the matrices.
+
+    What differs when the same clients are asked again comes last: the round's number, the slots of
+    what each client remembers, if clients do, and of what it will, once its reply is used.
+    """
     setup, arena, kept = shared
     setup.seconds.clear()
     with setup.timed("stack"):
         received = {name: arena.row(place) for name, place in work.received.items()}
         own, clients = places(rows), np.array([work.clients[row] for row in rows])
-        memory = kept.read([now.remembered[row] for row in rows]) if now.remembered else {}
+        known = kept.read([remembered[row] for row in rows]) if remembered else {}
         with setup.timed("client"):
-            reply, new = run_stack(setup, work.phase, now.number, clients, received, memory)
-        kept.write([now.memory[row] for row in rows] if now.memory else [], memory | new)
+            reply, new = run_stack(setup, work.phase, number, clients, received, known)
+        kept.write([memory[row] for row in rows] if memory else [], known | new)
         declared = {name: (len(rows), place.columns) for name, place in work.sums.items()}
         if {name: tuple(v.shape) for name, v in reply.items()} != declared:
-            return Outcome({}, None, {}, reply)
+            return Outcome(misshapen=reply)
         for name, place in work.replies.items():
             _write(arena[place], own, reply[name])
         with setup.timed("sums"):
@@ -102,7 +102,8 @@ def work_on_phase(
             sums = {name: arena.row(place, stack) for name, place in work.sums.items()}
             for name, total in sums.items():
                 _add_up(reply[name], shares, total)
-        broken = {name: _broken(vector, sums[name]) for name, vector in reply.items()}
+        found = {name: _broken(reply[name], sums[name]) for name in work.replies}
+        broken = {name: some for name, some in found.items() if some}
         name = "z" if "z" in reply else next(iter(reply))
         moved = _distances(reply[name], received.get(name)) if work.measured else None
     spent = setup.seconds
@@ -112,7 +113,8 @@ def work_on_phase(
         "aggregation": spent["sums"],
         "transport": spent["stack"] - spent["client"] - spent["sums"],
     }
-    return Outcome({name: rows for name, rows in broken.items() if rows}, moved, seconds)
+    outcome = Outcome(broken=broken, seconds=seconds) if broken else Outcome(seconds=seconds)
+    return outcome if moved is None else outcome | {"moved": moved}
 
 
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
@@ -142,9 +144,14 @@ def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     return distances.numpy()
 
 
+def are_finite(numbers: Tensor) -> bool:
+    """Whether all are; where they are very large ones, it may be denied."""
+    return math.isfinite(float(numbers.sum()))
+
+
 def _broken(matrix: Tensor, total: Tensor) -> list[int]:
     """The rows that are not numbers throughout."""
-    if math.isfinite(float(total.sum())):  # which depends on all of them
+    if are_finite(total):  # which depends on all of them
         return []
     return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 
