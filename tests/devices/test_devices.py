@@ -81,7 +81,7 @@ def engine(devices: list[str], monkeypatch, clients: int = 300, **options: Any) 
 
 
 def sizes(engine: Simulation, clients: int) -> list[int]:
-    return [len(stack) for stack in engine._stacks(torch.arange(clients).numpy())]
+    return [len(stack) for stack in engine._cut(torch.arange(clients).numpy()).stacks]
 
 
 def test_stacks_fill_a_device(monkeypatch):

@@ -154,3 +154,55 @@ def test_a_processor_with_shorter_vectors():
     )
     assert told.returncode == 0, told.stdout
     assert "skipped" not in told.stdout
+
+
+# --- sums of vectors in pieces --------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.booleans(),
+)
+def test_a_sum_of_rows_in_pieces(widths, count, dtype, own):
+    """Pieces that end anywhere in a vector, and lie in memory as they like."""
+    rows, shares = drawn(1, count, sum(widths)), drawn(2, count).tolist()
+    pieces = [piece.to(dtype) for piece in rows.split_with_sizes(widths, 1)]
+    pieces[0] = pieces[0].T.contiguous().T  # column by column
+    total = torch.full((sum(widths),), torch.nan, dtype=dtype)
+    assert kernels.add_up(pieces, shares, total, own)
+    expected = torch.tensor(shares, dtype=torch.float64) @ rows.to(dtype).double()
+    within = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(total.double(), expected, rtol=0, atol=within)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("place", [0, lanes(torch.float32), 2 * lanes(torch.float32) + 1])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_a_sum_that_is_no_number_is_told(own, place, odd):
+    rows = torch.ones(3, 2 * lanes(torch.float32) + 2)
+    rows[1, place] = odd
+    assert not kernels.add_up([rows], [1.0, 0.0, 1.0], torch.empty(rows.shape[1]), own)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_rows_that_are_one_and_the_same(own):
+    total = torch.empty(70)
+    assert kernels.add_up([torch.arange(70.0).expand(4, -1)], [0.25] * 4, total, own)
+    assert torch.equal(total, torch.arange(70.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "length", "what"),
+    [
+        (torch.ones(3, 5), 2, 5, "row per share"),
+        (torch.ones(3, 5), 3, 4, "shorter than the rows"),
+        (torch.ones(3, 5), 3, 6, "longer than the rows"),
+        (torch.ones(3, 5).double(), 3, 5, "several kinds"),
+    ],
+)
+def test_sums_of_another_shape_are_refused(rows, count, length, what):
+    with pytest.raises(RuntimeError, match=what):
+        kernels.add_up([rows], [1.0] * count, torch.empty(length), own=True)

@@ -21,6 +21,7 @@ from fedsaddle.errors import UserError
 from fedsaddle.keyed import Key, generator
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Batch, Problem
+from fedsaddle.problems.kernels import add_up
 from fedsaddle.problems.oracle import Mode, Oracle
 from fedsaddle.problems.pieces import Pieces, gradient, take_steps
 
@@ -76,6 +77,10 @@ class Setup:
     def timed(self, what: str) -> "_Timed":
         """The time spent in this context is spent on that."""
         return _Timed(self.seconds, what)
+
+    def add_up(self, pieces: Sequence[Tensor], shares: Sequence[float], out: Tensor) -> bool:
+        """Writes the sum of a matrix's rows times their shares; whether it is numbers."""
+        return add_up(pieces, shares, out, own=self.compile)
 
     def rows(self, clients: np.ndarray) -> np.ndarray:
         """How many training rows these clients have."""

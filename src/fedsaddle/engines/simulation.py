@@ -33,7 +33,6 @@ from fedsaddle.engines.tasks import (
     PhaseWork,
     Places,
     Shared,
-    are_finite,
     metrics_of_problem,
     objective_of_rows,
     outcome_of_rows,
@@ -97,15 +96,6 @@ class _WhenLookedAt(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _total(matrix: Tensor) -> Tensor:
-    """The sum of the rows, one after the other: of a few long ones it takes a third of the time
-    that torch's sum takes, where other processes wrote them."""
-    total = matrix[0] + matrix[1] if len(matrix) > 1 else matrix[0].clone()
-    for row in matrix[2:]:
-        total += row
-    return total
 
 
 class _Cut(NamedTuple):
@@ -229,11 +219,7 @@ class Simulation:
         job = self._job(phase, clients, received, weights, measured, single)
         work, (asked, stacks, costs) = job.work, job.cut
         outcomes = self._run(job.tasks, costs, number, *self.memory.stage(asked))
-        means = {name: _total(arena[place]) for name, place in work.sums.items()}
-        if not single and not (
-            all("misshapen" not in outcome for outcome in outcomes)
-            and all(map(are_finite, means.values()))
-        ):
+        if not single and any("broken" in told or "misshapen" in told for told in outcomes):
             self._kept.add(phase.name)
             return self._ask(phase, number, clients, received, weights, measured, single=True)
         moved = np.zeros(n) if measured else None
@@ -251,6 +237,7 @@ class Simulation:
                 moved[rows] = outcome["moved"]
             for name, some in outcome.get("broken", {}).items():
                 broken[name] += [rows[j] for j in some]
+        means = {name: self._total(arena[place]) for name, place in work.sums.items()}
         vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
         if not single:
             again = partial(self._single, phase, number, clients, received, weights)
@@ -288,6 +275,12 @@ class Simulation:
         self._jobs[phase.name] = _Job(clients, weights, work, cut, tasks)
         return self._jobs[phase.name]
 
+    def _total(self, matrix: Tensor) -> Tensor:
+        """The sum of the rows, one after the other."""
+        total = matrix.new_empty(matrix.shape[1])
+        self._setup.add_up([matrix], [1.0] * len(matrix), total)
+        return total
+
     def _single(
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
     ) -> Vectors:
@@ -315,30 +308,33 @@ class Simulation:
         """Into stacks; kept for the next time, for often all clients take part every time."""
         asked = clients.tolist()
         if asked != self._last_cut.clients:
-            stacks, rows = list(self._stacks(clients)), self._setup.rows(clients)
-            costs = [float(rows[own].sum()) for own in stacks]
-            self._last_cut = _Cut(asked, [own.tolist() for own in stacks], costs)
+            rows = self._setup.rows(clients).tolist()
+            stacks = list(self._stacks(self._setup.batch_rows(clients).tolist()))
+            costs = [float(sum(rows[place] for place in own)) for own in stacks]
+            self._last_cut = _Cut(asked, stacks, costs)
         return self._last_cut
 
-    def _stacks(self, clients: np.ndarray) -> Iterator[np.ndarray]:
-        """Places among the clients, cut into stacks of equal batch size, in client order.
+    def _stacks(self, sizes: list[int]) -> Iterator[list[int]]:
+        """Places of clients with batches of these sizes, cut into stacks of one size, in order.
 
         An even number where there are two clients or more: cores mostly come in pairs, and results
         are not to depend on how many there are. On CUDA devices there is a stack for each at least.
         """
-        sizes = self._setup.batch_rows(clients)
-        groups = [np.flatnonzero(sizes == size) for size in sorted({*sizes.tolist()})]
-        stacks = [-(-len(group) // self._stack_size) for group in groups]
+        groups: dict[int, list[int]] = {size: [] for size in sorted({*sizes})}
+        for place, size in enumerate(sizes):
+            groups[size].append(place)
+        stacks = {size: -(-len(group) // self._stack_size) for size, group in groups.items()}
         if not self._options.stack_size:
-            enough = sum(stacks) + sum(stacks) % 2 if self._on_cpu else self._n_workers
-            while sum(stacks) < min(enough, len(clients)):
-                rows = [
-                    sizes[group].sum() / n if n < len(group) else 0
-                    for group, n in zip(groups, stacks, strict=True)
-                ]
-                stacks[rows.index(max(rows))] += 1  # the largest ones are cut once more
-        for group, n in zip(groups, stacks, strict=True):
-            ends = [len(group) * j // n for j in range(n + 1)]
+            number = sum(stacks.values())
+            enough = number + number % 2 if self._on_cpu else self._n_workers
+            for _ in range(number, min(enough, len(sizes))):
+                rows = {
+                    size: size * len(group) / stacks[size] if stacks[size] < len(group) else 0
+                    for size, group in groups.items()
+                }
+                stacks[max(rows, key=rows.__getitem__)] += 1  # the largest ones are cut once more
+        for size, group in groups.items():
+            ends = [len(group) * j // stacks[size] for j in range(stacks[size] + 1)]
             yield from (group[start:end] for start, end in pairwise(ends))
 
     @property

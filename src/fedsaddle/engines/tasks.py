@@ -60,8 +60,7 @@ class Outcome(TypedDict, total=False):
     """
 
     broken: dict[str, list[int]]
-    """For each vector, which of the replies are not numbers throughout, if any are: single ones,
-    for sums are looked at where they are added up."""
+    """For each vector, which of the replies are not numbers throughout, if any are."""
     moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is, where that is asked."""
     seconds: dict[str, float]
@@ -98,12 +97,13 @@ def work_on_phase(
         for name, place in work.replies.items():
             _write(arena[place], own, reply[name])
         with setup.timed("sums"):
-            shares = torch.tensor([work.shares[row] for row in rows], dtype=setup.layout.dtype)
-            sums = {name: arena.row(place, stack) for name, place in work.sums.items()}
-            for name, total in sums.items():
-                _add_up(reply[name], shares, total)
-        found = {name: _broken(reply[name], sums[name]) for name in work.replies}
-        broken = {name: some for name, some in found.items() if some}
+            shares = [work.shares[row] for row in rows]
+            unsound = [
+                name
+                for name, place in work.sums.items()
+                if not setup.add_up(parts_of(reply[name]), shares, arena.row(place, stack))
+            ]
+        broken = {name: some for name in unsound if (some := _broken(reply[name]))}
         name = "z" if "z" in reply else next(iter(reply))
         moved = _distances(reply[name], received.get(name)) if work.measured else None
     spent = setup.seconds
@@ -124,14 +124,6 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
         matrix[rows] = vectors
 
 
-def _add_up(matrix: Tensor, shares: Tensor, total: Tensor) -> None:
-    """The sum of the rows times their shares, from pieces where they are in pieces."""
-    pieces = parts_of(matrix)
-    widths = [part.shape[1] for part in pieces]
-    for part, own in zip(pieces, total.split_with_sizes(widths), strict=True):
-        torch.mv(part.t(), shares, out=own)
-
-
 def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     """How far each row is from where it began, or from zero."""
     if start is None:
@@ -144,15 +136,8 @@ def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     return distances.numpy()
 
 
-def are_finite(numbers: Tensor) -> bool:
-    """Whether all are; where they are very large ones, it may be denied."""
-    return math.isfinite(float(numbers.sum()))
-
-
-def _broken(matrix: Tensor, total: Tensor) -> list[int]:
+def _broken(matrix: Tensor) -> list[int]:
     """The rows that are not numbers throughout."""
-    if are_finite(total):  # which depends on all of them
-        return []
     return [j for j, row in enumerate(matrix) if not bool(row.isfinite().all())]
 
 

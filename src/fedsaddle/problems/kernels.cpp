@@ -1,5 +1,6 @@
 // Products of few rows with the weights of many clients, and convolutions of woven pictures: what
-// libraries are slow at, because their blocks are for larger matrices and for more channels.
+// libraries are slow at, because their blocks are for larger matrices and for more channels. And
+// sums of vectors in pieces, where a call for each piece takes as long as its numbers.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -440,16 +442,64 @@ at::Tensor correlate(const at::Tensor& pictures, const at::Tensor& gradients, in
   });
 }
 
+// ---- sums of clients' vectors -------------------------------------------------------------------
+
+// Writes the sum of the rows times their shares; whether it is numbers throughout, unless they are
+// so large that they add up to none.
+template <class T>
+bool added_up(const at::Tensor& rows, c10::ArrayRef<double> shares, T* out) {
+  const int64_t count = rows.size(0), length = rows.size(1), step = rows.stride(0);
+  const T* first = rows.const_data_ptr<T>();
+  Lanes<T> total{};
+  T rest = 0;
+  int64_t at = 0;
+  for (; at + WIDTH<T> <= length; at += WIDTH<T>) {
+    Lanes<T> sum{};
+    for (int64_t j = 0; j < count; j++) sum += T(shares[j]) * loaded(first + j * step + at);
+    store(out + at, sum);
+    total += sum;
+  }
+  for (; at < length; at++) {
+    T sum = 0;
+    for (int64_t j = 0; j < count; j++) sum += T(shares[j]) * first[j * step + at];
+    out[at] = sum;
+    rest += sum;
+  }
+  for (int64_t j = 0; j < WIDTH<T>; j++) rest += total[j];
+  return std::isfinite(rest);
+}
+
+// Of a matrix in pieces side by side.
+bool add_up(at::TensorList pieces, c10::ArrayRef<double> shares, const at::Tensor& out) {
+  TORCH_CHECK(out.is_contiguous(), "the sum is not contiguous");
+  int64_t at = 0;
+  bool finite = true;
+  for (const at::Tensor& piece : pieces) {
+    TORCH_CHECK(piece.dim() == 2 && piece.size(0) == int64_t(shares.size()), "not a row per share");
+    TORCH_CHECK(piece.scalar_type() == out.scalar_type(), "numbers of several kinds");
+    TORCH_CHECK(at + piece.size(1) <= out.numel(), "the sum is shorter than the rows");
+    AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "add_up", [&] {
+      const at::Tensor rows = piece.stride(1) == 1 ? piece : piece.contiguous();
+      finite &= added_up<scalar_t>(rows, shares, out.mutable_data_ptr<scalar_t>() + at);
+    });
+    at += piece.size(1);
+  }
+  TORCH_CHECK(at == out.numel(), "the sum is longer than the rows");
+  return finite;
+}
+
 }  // namespace
 
 TORCH_LIBRARY(fedsaddle, library) {
   library.def("rows_times_weights(Tensor rows, Tensor weights, bool turned) -> Tensor");
   library.def("convolve(Tensor pictures, Tensor weights, int padding, bool turned) -> Tensor");
   library.def("correlate(Tensor pictures, Tensor gradients, int padding, int clients) -> Tensor");
+  library.def("add_up(Tensor[] pieces, float[] shares, Tensor(a!) out) -> bool");
 }
 
 TORCH_LIBRARY_IMPL(fedsaddle, CPU, library) {
   library.impl("rows_times_weights", rows_times_weights);
   library.impl("convolve", convolve);
   library.impl("correlate", correlate);
+  library.impl("add_up", add_up);
 }

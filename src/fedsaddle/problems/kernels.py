@@ -5,8 +5,10 @@ operators like its own, so that a compiler can put them between its loops.
 """
 
 import hashlib
+import math
 import subprocess
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -77,6 +79,22 @@ def rows_times_weights(rows: Tensor, weights: Tensor, turned: bool) -> Tensor:
         product: Tensor = torch.ops.fedsaddle.rows_times_weights(rows, weights, turned)
         return product
     return torch.bmm(rows, weights if turned else weights.mT)
+
+
+def add_up(pieces: Sequence[Tensor], shares: Sequence[float], out: Tensor, own: bool) -> bool:
+    """Writes the sum of a matrix's rows, which is in pieces, times their shares.
+
+    Whether it is numbers throughout; where they are very large ones, that may be denied. An
+    operator of our own is used where somebody has `own` ones in any case.
+    """
+    if own and out.is_cpu and available():
+        finite: bool = torch.ops.fedsaddle.add_up([*pieces], [*shares], out)
+        return finite
+    weights = torch.tensor(shares, dtype=out.dtype)
+    widths = [piece.shape[1] for piece in pieces]
+    for piece, total in zip(pieces, out.split_with_sizes(widths), strict=True):
+        torch.mv(piece.t(), weights, out=total)
+    return math.isfinite(float(out.sum()))
 
 
 def _like_product(rows: Tensor, weights: Tensor, turned: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,6 +28,12 @@ from fedsaddle.federation.ledger import Entry, wire_up
 from fedsaddle.federation.trace import Trace
 from fedsaddle.layout import Layout
 from fedsaddle.problems import Problem
+
+AHEAD = 2**8
+"""Clients, about, of whom it is found out at a time that they will take part, in this round and in
+those to come: among other work it takes ten times as long as it does right after the last time."""
+FORESEEN = ("always", "uniform-response", "dropout")
+"""Models of availability by which that follows from the round alone, and is soon found out."""
 
 
 class Asked(NamedTuple):
@@ -67,6 +73,11 @@ class Plan:
         """All who can take part: nothing about them changes from one round to the next."""
         able = self.members.able.numpy()
         return self.asked(able, np.ones(len(able), np.int64), able)
+
+    @cached_property
+    def ahead(self) -> dict[tuple[str, str, int], Asked]:
+        """Who takes part in rounds to come, by the phase, what its draw is keyed by, and when."""
+        return {}
 
     def asked(
         self,
@@ -184,6 +195,22 @@ def _asked(
     federation = plan.federation
     if all_take_part(federation, phase, len(plan.members)):
         return plan.everyone
+    foreseen = phase.draw is None and federation.availability in FORESEEN and not plan.real_clock
+    if attempt or not foreseen:
+        return _asked_now(plan, ledger, at, phase, state, attempt)
+    key = (phase.name, phase.draw_key)
+    if (*key, at.number) not in plan.ahead:
+        each = federation.clients_per_round or len(plan.members)
+        numbers = range(at.number, at.number + max(1, AHEAD // each))
+        first = [_asked_now(plan, ledger, replace(at, number=n), phase, state) for n in numbers]
+        plan.ahead.update({(*key, n): asked for n, asked in zip(numbers, first, strict=True)})
+    return plan.ahead.pop((*key, at.number))
+
+
+def _asked_now(
+    plan: Plan, ledger: Ledger, at: Round, phase: Phase, state: Vectors, attempt: int = 0
+) -> Asked:
+    federation = plan.federation
     selected, draws = select(federation, at, phase, state, attempt)
     seconds = _seconds(plan, ledger, at, phase, attempt, selected)
     if plan.real_clock:
