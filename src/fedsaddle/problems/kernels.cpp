@@ -447,7 +447,7 @@ at::Tensor correlate(const at::Tensor& pictures, const at::Tensor& gradients, in
 // Writes the sum of the rows times their shares; whether it is numbers throughout, unless they are
 // so large that they add up to none.
 template <class T>
-bool added_up(const at::Tensor& rows, c10::ArrayRef<double> shares, T* out) {
+bool sum_of_rows(const at::Tensor& rows, c10::ArrayRef<double> shares, T* out) {
   const int64_t count = rows.size(0), length = rows.size(1), step = rows.stride(0);
   const T* first = rows.const_data_ptr<T>();
   Lanes<T> total{};
@@ -480,7 +480,7 @@ bool add_up(at::TensorList pieces, c10::ArrayRef<double> shares, const at::Tenso
     TORCH_CHECK(at + piece.size(1) <= out.numel(), "the sum is shorter than the rows");
     AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "add_up", [&] {
       const at::Tensor rows = piece.stride(1) == 1 ? piece : piece.contiguous();
-      finite &= added_up<scalar_t>(rows, shares, out.mutable_data_ptr<scalar_t>() + at);
+      finite &= sum_of_rows<scalar_t>(rows, shares, out.mutable_data_ptr<scalar_t>() + at);
     });
     at += piece.size(1);
   }
