@@ -113,8 +113,12 @@ def work_on_phase(
         "aggregation": spent["sums"],
         "transport": spent["stack"] - spent["client"] - spent["sums"],
     }
-    outcome = Outcome(broken=broken, seconds=seconds) if broken else Outcome(seconds=seconds)
-    return outcome if moved is None else outcome | {"moved": moved}
+    outcome = Outcome(seconds=seconds)
+    if broken:
+        outcome["broken"] = broken
+    if moved is not None:
+        outcome["moved"] = moved
+    return outcome
 
 
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
