@@ -40,6 +40,7 @@ from fedsaddle.problems.compiled import can_compile
 from fedsaddle.runs.watching import Silent
 
 forks = pytest.mark.skipif(not can_fork(), reason="this system cannot fork processes")
+compiles = pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler")
 
 
 def data_of(sizes=(40, 24, 30, 40, 27, 21, 40, 40), shape=(3,), seed=0) -> FederatedData:
@@ -215,6 +216,27 @@ def test_where_all_are_misshapen_the_run_stops_and_says_why(workers):
         misshapen(workers, everywhere=True)
 
 
+class Broken(LocalSGDA):
+    """Sends something that is no number in one place of one client's reply."""
+
+    name: ClassVar[str] = "test-broken"
+
+    def steps(self, at, received, memory, client):
+        reply, memory = super().steps(at, received, memory, client)
+        z = reply["z"] + 0
+        z[client._clients == 2, 1] = torch.nan
+        return {"z": z}, memory
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=compiles)])
+def test_a_reply_that_is_no_number_is_refused_also_where_replies_are_only_added_up(compile):
+    method = Broken(batch_size=4, local_steps=1)
+    options = {"workers": 1, "compile": compile, "stack_size": 4}
+    result = fedsaddle.train("auc", data_of((12,) * 4), method, rounds=2, engine=options)
+    assert [entry["refused"] for entry in result.record.ledger] == [{"2": "'z' is not finite"}] * 2
+    assert result.x["a"].isfinite().all()
+
+
 class First(LocalSGDA):
     """The server takes the first client's reply as it is, and asks twice a round."""
 
@@ -338,7 +360,7 @@ def test_every_size_of_minibatch_has_to_repay_its_own_programs(monkeypatch):
     assert unlike._decide(0, 4 * enough)[1]
 
 
-@pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler")
+@compiles
 @pytest.mark.parametrize(("sizes", "programs"), [((40, 40, 40), 2), ((40, 50, 60, 70, 80), 1)])
 def test_passes_over_all_rows_are_compiled_where_clients_have_few_sizes(sizes, programs):
     """CDMA has such a pass and then steps on minibatches."""
@@ -420,7 +442,7 @@ def test_what_a_pass_and_a_compiler_take_grows_with_the_layers():
 
 
 @forks
-@pytest.mark.skipif(not can_compile(), reason="TorchInductor needs a C++ compiler")
+@compiles
 def test_a_compiled_run_is_the_same_to_rounding(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSADDLE_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
