@@ -2,9 +2,9 @@
 
 They are forked: data, network and method are simply there, and a user's own classes need not be
 importable. The run's own process is one of them: what it sends and gets is two messages for every
-other one, whatever there is to do. Whoever is free takes the next task, costly ones first: a place
-in a file that all have open is how far they are, and who moves it on holds a lock that the system
-takes back from a process that is killed.
+other one, whatever there is to do. Costly tasks come first. Each process begins with one of its
+own; then whoever is free takes the next: a place in a file that all have open is how far they are,
+and who moves it on holds a lock that the system takes back from a process that is killed.
 """
 
 import ctypes
@@ -12,19 +12,18 @@ import fcntl
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
+from fedsaddle.engines.line import Line, packed
 from fedsaddle.engines.shared import nameless_file
 from fedsaddle.errors import UserError
 
@@ -39,9 +38,6 @@ MADV_HUGEPAGE = 14
 """As in malloc.h and mman.h."""
 ROOM = 2**27
 """Bytes by which a process's memory grows when it has to; they are not used before they are."""
-PATIENCE = 0.002
-"""Seconds that a process with a core to itself looks out for a message before it sleeps: to wake it
-takes a tenth of a millisecond, and it begins more slowly than it went to sleep."""
 
 
 def can_fork() -> bool:
@@ -76,18 +72,17 @@ def _large_pages(library: ctypes.CDLL) -> None:
     library.free(ctypes.c_void_p(block))
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums of floats depend on how they are cut into threads: use one."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+class one_thread:  # noqa: N801
+    """A context in which torch uses one thread: sums of floats depend on how they are cut."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self._before != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before != 1:
+            torch.set_num_threads(self._before)
 
 
 class Workers:
@@ -108,10 +103,10 @@ class Workers:
         self._order: list[int] = []
         self._in_order: list[Task] = []
         self._core, *others = _cores(number)
-        self._lines: list[Connection] = []
+        self._lines: list[Line] = []
         self._processes = []
         for worker, core in enumerate(others, start=1):
-            here, there = context.Pipe()
+            here, there = Line.pair()
             ours = [*self._lines, here]
             own = partial(share, worker)
             process = context.Process(
@@ -123,8 +118,10 @@ class Workers:
             self._processes.append(process)
         self._shared = share(0)
         self._dismiss({line: reason for line in self._lines if (reason := self._told(line))})
+        for place, line in enumerate(self._lines, start=1):
+            line.send(packed((place, 1 + len(self._lines))))
 
-    def _dismiss(self, reasons: dict[Connection, str]) -> None:
+    def _dismiss(self, reasons: dict[Line, str]) -> None:
         """Those who could not start."""
         if not reasons:
             return
@@ -138,11 +135,10 @@ class Workers:
             self._processes.pop(place).join(5)
             self._lines.pop(place).close()
 
-    def _told(self, line: Connection) -> Any:
+    def _told(self, line: Line) -> Any:
         """A worker's next message."""
         try:
-            _look_out(line, self._core)
-            return line.recv()
+            return line.receive(awake=self._core is not None)
         except (EOFError, ConnectionError):
             raise UserError(self._obituary(line)) from None
 
@@ -163,25 +159,25 @@ class Workers:
                 self._order.sort(key=lambda j: -costs[j])
             self._in_order = [tasks[j] for j in self._order]
         in_order, order = self._in_order, self._order
-        others = self._lines if len(tasks) > 1 else []
-        os.lseek(self._taken, 0, os.SEEK_SET)
-        message = b""
-        if others:
-            message = pickle.dumps((None if known else in_order, new), pickle.HIGHEST_PROTOCOL)
+        others = self._lines[: max(0, len(tasks) - 1)]
+        crew = 1 + len(self._lines)
+        if len(tasks) > crew:
+            os.lseek(self._taken, crew, os.SEEK_SET)
+        message = packed((None if known else in_order, new)) if others else b""
         for line in others:
             try:
-                line.send_bytes(message)
+                line.send(message)
             except ConnectionError:
                 raise UserError(self._obituary(line)) from None
         self._known = tasks
         with one_thread():
-            answers = _answers(in_order, self._taken, self._shared, new)
+            answers = [*_answers(in_order, 0, crew, self._taken, self._shared, new)]
         ends = [time.perf_counter()]
         for line in others:
             theirs, end = self._told(line)
             answers += theirs
             ends.append(end)
-        self.waited += sum(max(ends) - end for end in ends)
+        self.waited += len(ends) * max(ends) - sum(ends)
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
         for place, good, result in answers:
@@ -190,7 +186,7 @@ class Workers:
             raise errors[min(errors)]
         return results
 
-    def _obituary(self, line: Connection) -> str:
+    def _obituary(self, line: Line) -> str:
         process = self._processes[self._lines.index(line)]
         process.join(5)
         code = process.exitcode
@@ -203,7 +199,7 @@ class Workers:
     def close(self) -> None:
         for line in self._lines:
             with suppress(OSError):
-                line.send(None)
+                line.send(packed(None))
             line.close()
         self._closing()
         for process in self._processes:
@@ -222,8 +218,8 @@ def _cores(workers: int) -> list[int | None]:
 
 
 def _serve(
-    line: Connection,
-    ours: list[Connection],
+    line: Line,
+    ours: list[Line],
     core: int | None,
     taken: int,
     share: Callable[[], tuple[Any, ...]],
@@ -243,14 +239,14 @@ def _serve(
         # which torch refuses to a fork of a process where it has threads for a device
         torch.zeros(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        line.send(str(error).partition("\n")[0] or type(error).__name__)
+        line.send(packed(str(error).partition("\n")[0] or type(error).__name__))
         return
-    line.send(None)
+    line.send(packed(None))
+    first, crew = line.receive()
     tasks: list[Task] = []
     while True:
         try:
-            _look_out(line, core)
-            message = line.recv()
+            message = line.receive(awake=core is not None)
         except (EOFError, ConnectionError):  # the run was killed
             os._exit(1)
         if message is None:
@@ -259,39 +255,35 @@ def _serve(
         tasks = tasks if others is None else others
         answers = [
             (place, good, result if good else _sendable(result))
-            for place, good, result in _answers(tasks, taken, shared, new)
+            for place, good, result in _answers(tasks, first, crew, taken, shared, new)
         ]
         end = time.perf_counter()  # which all processes of a machine read alike
         try:
-            line.send_bytes(pickle.dumps((answers, end), pickle.HIGHEST_PROTOCOL))
+            line.send(packed((answers, end)))
         except (BrokenPipeError, ConnectionError):
             os._exit(1)
         except Exception as error:  # a result that cannot be sent
             sorry = RuntimeError(f"a task's result cannot be sent: {error}")
-            line.send(([(place, False, sorry) for place, *_ in answers], end))
-
-
-def _look_out(line: Connection, core: int | None) -> None:
-    """Waits a little while for a message, where nobody else needs the core."""
-    if core is None:
-        return
-    arrived = select.poll()  # a connection's own poll takes ten times as long
-    arrived.register(line, select.POLLIN)
-    limit = time.perf_counter() + PATIENCE
-    while not arrived.poll(0) and time.perf_counter() < limit:
-        pass
+            line.send(packed(([(place, False, sorry) for place, *_ in answers], end)))
 
 
 def _answers(
-    tasks: Sequence[Task], taken: int, shared: tuple[Any, ...], new: tuple[Any, ...]
-) -> list[Answer]:
-    return [_answer(place, tasks[place], shared, new) for place in _places(len(tasks), taken)]
-
-
-def _places(number: int, taken: int) -> Iterator[int]:
-    """Those of so many tasks that this worker comes first to."""
-    while (place := _next_place(taken)) < number:
-        yield place
+    tasks: Sequence[Task],
+    first: int,
+    crew: int,
+    taken: int,
+    shared: tuple[Any, ...],
+    new: tuple[Any, ...],
+) -> Iterator[Answer]:
+    """Of the task that is a worker's own, one for each of the crew, and of those it comes to."""
+    place = first
+    while place < len(tasks):
+        function, arguments = tasks[place]
+        try:
+            yield place, True, function(*shared, *arguments, *new)
+        except Exception as error:
+            yield place, False, error
+        place = _next_place(taken) if len(tasks) > crew else len(tasks)
 
 
 def _next_place(taken: int) -> int:
@@ -300,14 +292,6 @@ def _next_place(taken: int) -> int:
         return os.lseek(taken, 1, os.SEEK_CUR) - 1
     finally:
         fcntl.lockf(taken, fcntl.LOCK_UN)
-
-
-def _answer(place: int, task: Task, shared: tuple[Any, ...], new: tuple[Any, ...]) -> Answer:
-    function, arguments = task
-    try:
-        return place, True, function(*shared, *arguments, *new)
-    except Exception as error:
-        return place, False, error
 
 
 def _sendable(error: Exception) -> Exception:
