@@ -68,7 +68,7 @@ class Layout:
         """How many numbers each of the primal and dual variables has, in order."""
         return [prod(shape) for shape in (*self.primal.values(), *self.dual.values())]
 
-    @property
+    @cached_property
     def d(self) -> int:
         return self.dx + self.dy
 

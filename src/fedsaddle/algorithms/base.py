@@ -7,7 +7,7 @@ to clients (memory, gradients, replies) is `(C, d)`, and the same line serves bo
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ def length(size: Size, layout: Layout) -> int:
     """The number of floats of a declared vector."""
     if isinstance(size, int):
         return size
-    return {"point": layout.d, "primal": layout.dx, "dual": layout.dy}[size]
+    return layout.d if size == "point" else layout.dx if size == "primal" else layout.dy
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ class Client(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Means:
+class Means(NamedTuple):
     """Means of clients' vectors, each client counted by its weight."""
 
     weights: Tensor

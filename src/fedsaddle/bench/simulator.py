@@ -4,8 +4,8 @@ import time
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from fedsaddle.bench.cases import Case
 from fedsaddle.data import FederatedData
@@ -28,7 +28,7 @@ class Stopwatch:
         self._replied = time.perf_counter()
         return answers
 
-    def commit(self, clients: np.ndarray) -> None:
+    def commit(self, clients: Tensor) -> None:
         self._engine.commit(clients)
         self.aggregation += time.perf_counter() - self._replied
 

@@ -30,7 +30,7 @@ class Engine(Protocol):
         """
         ...
 
-    def commit(self, clients: np.ndarray) -> None:
+    def commit(self, clients: Tensor) -> None:
         """These clients' replies were used: their new memory becomes theirs."""
         ...
 

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -45,8 +44,8 @@ class Setup:
     seed: int
     mode: Mode = "stack"
     compile: bool = False
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Time spent in this process, by what it was spent on."""
+    seconds: dict[str, float] = field(default_factory=lambda: {"gather": 0.0})
+    """Time that this process spent on the clients' rows, since somebody set it to zero."""
 
     def on(self, device: str) -> "Setup":
         """The same on a device, and rows that are in memory, in its memory."""
@@ -74,10 +73,6 @@ class Setup:
         """For losses and outputs that nothing is learnt from, of one client after another."""
         return Oracle(self.problem, self.layout, self.mode)
 
-    def timed(self, what: str) -> "_Timed":
-        """The time spent in this context is spent on that."""
-        return _Timed(self.seconds, what)
-
     def add_up(self, pieces: Sequence[Tensor], shares: Sequence[float], out: Tensor) -> bool:
         """Writes the sum of a matrix's rows times their shares; whether it is numbers."""
         return add_up(pieces, shares, out, own=self.compile)
@@ -101,20 +96,6 @@ class Setup:
             return None
         drawn = generator(self.seed, "latent", *key).uniform(-1, 1, (rows, *shape))
         return torch.from_numpy(drawn).to(self.layout.device, self.layout.dtype)
-
-
-class _Timed:
-    """A context that adds its seconds to those before it; as a generator it would take three times
-    as long, and there are several in each short round."""
-
-    def __init__(self, seconds: dict[str, float], what: str) -> None:
-        self._seconds, self._what = seconds, what
-
-    def __enter__(self) -> None:
-        self._begun = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._seconds[self._what] += time.perf_counter() - self._begun
 
 
 def reshuffled(rows: np.ndarray, wanted: int, random: np.random.Generator) -> np.ndarray:
@@ -150,11 +131,13 @@ class ClientStack:
 
     def _rows(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """The inputs and labels of some rows, in the shape that their numbers have."""
-        with self._setup.timed("gather"):
-            index = torch.from_numpy(np.ascontiguousarray(rows)).to(self.layout.device)
-            data = self._setup.data
-            inputs = data.take(index.reshape(-1), self.layout.dtype)
-            return inputs.reshape(*rows.shape, *data.input_shape), data.labels[index]
+        begun = time.perf_counter()
+        index = torch.from_numpy(np.ascontiguousarray(rows)).to(self.layout.device)
+        data = self._setup.data
+        inputs = data.take(index.reshape(-1), self.layout.dtype)
+        found = inputs.reshape(*rows.shape, *data.input_shape), data.labels[index]
+        self._setup.seconds["gather"] += time.perf_counter() - begun
+        return found
 
     def _batch(self, inputs: Tensor, labels: Tensor, clients: np.ndarray, *key: Key) -> Batch:
         noise = self._noise(clients, inputs.shape[1], *key)

@@ -34,7 +34,7 @@ class ClientMemory:
     def __init__(
         self, lengths: Mapping[str, int], dtype: torch.dtype, limit_bytes: int = sys.maxsize
     ) -> None:
-        self._names, self._lengths = list(lengths), list(lengths.values())
+        self.names, self._lengths = list(lengths), list(lengths.values())
         self._dtype, self._width = dtype, sum(self._lengths)
         self._near = SharedNumbers(dtype)
         self._far = SharedNumbers(dtype, on_disk=self._width > 0)  # else no disk is needed
@@ -58,7 +58,7 @@ class ClientMemory:
 
     def stage(self, clients: Sequence[int]) -> tuple[list[int], list[int]]:
         """The slots of what these clients remember, and of what they will."""
-        if not self._names:
+        if not self.names:
             return [], []
         self.commit([])
         self._free += self._new_slots(max(0, len(clients) - len(self._free)))
@@ -67,7 +67,7 @@ class ClientMemory:
 
     def commit(self, clients: Sequence[int]) -> None:
         """From now on these clients remember what was staged; the others' is dropped."""
-        if not self._names:
+        if not self.names:
             return
         for client in clients:
             if client in self._slots:
@@ -95,17 +95,17 @@ class ClientMemory:
     def read(self, slots: Sequence[int]) -> Vectors:
         """A copy `(C, k)` of every named vector."""
         rows = [self._at(slot).split_with_sizes(self._lengths) for slot in slots]
-        return {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(self._names)}
+        return {name: torch.stack([row[k] for row in rows]) for k, name in enumerate(self.names)}
 
     def write(self, slots: Sequence[int], vectors: Vectors) -> None:
         """Every named vector, a row per slot."""
-        if {*vectors} != {*self._names}:
+        if {*vectors} != {*self.names}:
             raise UserError(
                 f"algorithm: clients remember {sorted(vectors)}, but memory() declares "
-                f"{sorted(self._names)}."
+                f"{sorted(self.names)}."
             )
         rows = [self._at(slot).split_with_sizes(self._lengths) for slot in slots]
-        for k, name in enumerate(self._names):
+        for k, name in enumerate(self.names):
             for row, vector in zip(rows, vectors[name], strict=True):
                 row[k].copy_(vector)
 

@@ -30,9 +30,10 @@ from fedsaddle.engines.effort import (
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.engines.options import EngineOptions
 from fedsaddle.engines.tasks import (
+    SPENT,
     PhaseWork,
-    Places,
     Shared,
+    StackWork,
     metrics_of_problem,
     objective_of_rows,
     outcome_of_rows,
@@ -111,19 +112,50 @@ class _Cut(NamedTuple):
 class _Job(NamedTuple):
     """A phase for certain clients, which is the same as often as they are asked."""
 
+    phase: Phase
     clients: np.ndarray
     weights: Tensor
     work: PhaseWork
     cut: _Cut
     tasks: list[Task]
+    lengths: dict[str, int]
+    """Of the vectors that the clients receive."""
+    received: Vectors
+    """Where these are written, and where the clients look for them."""
+    sums: dict[str, list[Tensor]]
+    """Where the stacks' parts of the means lie."""
 
     def serves(
-        self, clients: np.ndarray, weights: Tensor, received: Places, measured: bool, single: bool
+        self,
+        phase: Phase,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor,
+        measured: bool,
+        single: bool,
     ) -> bool:
         """Whether it is the one for these clients, the very same ones as before."""
-        the_same = clients is self.clients and weights is self.weights
-        asked = (received, measured, single)
-        return the_same and asked == (self.work.received, self.work.measured, self.work.single)
+        if clients is not self.clients or weights is not self.weights:
+            return False
+        own, work = self.phase, self.work
+        alike = phase.up == own.up and phase.trains == own.trains
+        alike = alike and measured == work.measured and single == work.single
+        return alike and _lengths(received) == self.lengths
+
+
+def _sum(vectors: list[Tensor]) -> Tensor:
+    """One after the other."""
+    first, *others = vectors
+    if not others:
+        return first.clone()
+    total = torch.add(first, others[0])
+    for vector in others[1:]:
+        total += vector
+    return total
+
+
+def _lengths(vectors: Vectors) -> dict[str, int]:
+    return {name: vector.shape[0] for name, vector in vectors.items()}
 
 
 class Simulation:
@@ -215,14 +247,13 @@ class Simulation:
     ) -> list[Answer]:
         """With single replies, or with their means alone."""
         self.memory.enter(self._setup.algorithm.era(number))
-        arena, n = self._arena, len(clients)
         job = self._job(phase, clients, received, weights, measured, single)
         work, (asked, stacks, costs) = job.work, job.cut
         outcomes = self._run(job.tasks, costs, number, *self.memory.stage(asked))
         if not single and any("broken" in told or "misshapen" in told for told in outcomes):
             self._kept.add(phase.name)
             return self._ask(phase, number, clients, received, weights, measured, single=True)
-        moved = np.zeros(n) if measured else None
+        moved = np.zeros(len(clients)) if measured else None
         broken: dict[str, list[int]] = {name: [] for name in work.sums}
         absent: list[int] = []
         odd = []
@@ -231,19 +262,23 @@ class Simulation:
                 absent += rows
                 odd.append(Answer(clients[rows], outcome["misshapen"]))
                 continue
-            for what, seconds in outcome["seconds"].items():
+            for what, seconds in zip(SPENT, outcome["seconds"], strict=True):
                 self.timings[what] += seconds
             if moved is not None:
                 moved[rows] = outcome["moved"]
             for name, some in outcome.get("broken", {}).items():
                 broken[name] += [rows[j] for j in some]
-        means = {name: self._total(arena[place]) for name, place in work.sums.items()}
-        vectors: Mapping[str, Tensor] = {name: arena[place] for name, place in work.replies.items()}
-        if not single:
+        means = {name: _sum(parts) for name, parts in job.sums.items()}
+        vectors: Mapping[str, Tensor]
+        if single:
+            vectors = {name: self._arena[place] for name, place in work.replies.items()}
+        else:
             again = partial(self._single, phase, number, clients, received, weights)
             vectors = _WhenLookedAt(work.sums, again)
         whole = Answer(clients, vectors, broken, moved, Means(weights, means))
-        return [*([whole.without(absent)] if len(absent) < n else []), *odd]
+        if not odd:
+            return [whole]
+        return [*([whole.without(absent)] if len(absent) < len(clients) else []), *odd]
 
     def _job(
         self,
@@ -255,31 +290,52 @@ class Simulation:
         single: bool,
     ) -> _Job:
         """What there is to do in a phase; what the clients receive lies where they look for it."""
-        arena = self._arena
+        asked = (phase, clients, received, weights, measured, single)
+        job = self._jobs.get(phase.name)
+        if job is None or not job.serves(*asked):
+            job = self._jobs[phase.name] = self._new_job(*asked)
+        for name, vector in received.items():
+            job.received[name].copy_(vector)
+        return job
+
+    def _new_job(
+        self,
+        phase: Phase,
+        clients: np.ndarray,
+        received: Vectors,
+        weights: Tensor,
+        measured: bool,
+        single: bool,
+    ) -> _Job:
+        arena, cut = self._arena, self._cut(clients)
         arena.clear()
-        places = arena.put(received)
-        last = self._jobs.get(phase.name)
-        if last is not None and last.serves(clients, weights, places, measured, single):
-            return last
-        cut, widths = self._cut(clients), wire_up(phase, self._setup.layout)
+        lengths = _lengths(received)
+        there = {name: arena.place(1, width) for name, width in lengths.items()}
+        widths = wire_up(phase, self._setup.layout)
         work = PhaseWork(
             phase.name,
             cut.clients,
             (weights.double() / weights.double().sum()).tolist(),
-            places,
+            there,
             {name: arena.place(len(clients), width) for name, width in widths.items() if single},
             {name: arena.place(len(cut.stacks), width) for name, width in widths.items()},
             measured,
         )
-        tasks: list[Task] = [(work_on_phase, (work, j, rows)) for j, rows in enumerate(cut.stacks)]
-        self._jobs[phase.name] = _Job(clients, weights, work, cut, tasks)
-        return self._jobs[phase.name]
-
-    def _total(self, matrix: Tensor) -> Tensor:
-        """The sum of the rows, one after the other."""
-        total = matrix.new_empty(matrix.shape[1])
-        self._setup.add_up([matrix], [1.0] * len(matrix), total)
-        return total
+        stacks = [StackWork(work, j, rows) for j, rows in enumerate(cut.stacks)]
+        return _Job(
+            phase,
+            clients,
+            weights,
+            work,
+            cut,
+            [(work_on_phase, (stack,)) for stack in stacks],
+            lengths,
+            {name: arena.row(place) for name, place in there.items()},
+            {
+                name: [arena.row(place, stack) for stack in range(place.rows)]
+                for name, place in work.sums.items()
+            },
+        )
 
     def _single(
         self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
@@ -345,8 +401,9 @@ class Simulation:
             largest, room = LARGEST_ON_A_DEVICE, ON_A_DEVICE
         return self._options.stack_size or min(largest, max(1, room // max(point, 1)))
 
-    def commit(self, clients: np.ndarray) -> None:
-        self.memory.commit(clients.tolist())
+    def commit(self, clients: Tensor) -> None:
+        if self.memory.names:
+            self.memory.commit(clients.tolist())
 
     def evaluate(self, z: Tensor, carried: Tensor, split: str) -> list[SiteEvaluation]:
         data, names = self._setup.data, self._setup.data.names

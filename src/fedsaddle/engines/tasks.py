@@ -1,8 +1,9 @@
 """What a process of a simulation is asked to do; vectors come and go through the arena."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import cached_property, reduce
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedsaddle.engines.clients import Setup, even_passes, places, run_stack
 from fedsaddle.engines.memory import ClientMemory
 from fedsaddle.metrics.generative import Scorer
 from fedsaddle.problems import Batch
-from fedsaddle.problems.pieces import parts_of
+from fedsaddle.problems.pieces import parts_of, shape_of
 
 Places = dict[str, Place]
 
@@ -52,6 +53,42 @@ class PhaseWork(NamedTuple):
         return bool(self.replies)
 
 
+class StackWork:
+    """A stack's part of a phase: the clients that have these rows of the matrices.
+
+    The same clients may be asked in many rounds: what a process finds out about them stays there.
+    """
+
+    def __init__(self, work: PhaseWork, stack: int, rows: list[int]) -> None:
+        self.work, self.stack, self.rows = work, stack, rows
+        self._lying: tuple[Vectors, Vectors] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[PhaseWork, int, list[int]]]:
+        return StackWork, (self.work, self.stack, self.rows)
+
+    @cached_property
+    def clients(self) -> np.ndarray:
+        return np.array([self.work.clients[row] for row in self.rows])
+
+    @cached_property
+    def shares(self) -> list[float]:
+        return [self.work.shares[row] for row in self.rows]
+
+    def lying(self, arena: Arena) -> tuple[Vectors, Vectors]:
+        """What is received, and where the parts of the means go."""
+        if self._lying is None:
+            received = {name: arena.row(place) for name, place in self.work.received.items()}
+            sums = {name: arena.row(place, self.stack) for name, place in self.work.sums.items()}
+            self._lying = received, sums
+        received, sums = self._lying
+        return {name: vector.detach() for name, vector in received.items()}, sums
+
+    @cached_property
+    def declared(self) -> dict[str, tuple[int, int]]:
+        """The shapes that the replies are to have."""
+        return {name: (len(self.rows), place.columns) for name, place in self.work.sums.items()}
+
+
 class Outcome(TypedDict, total=False):
     """What is said of a stack's replies; they themselves lie in the arena.
 
@@ -63,61 +100,57 @@ class Outcome(TypedDict, total=False):
     """For each vector, which of the replies are not numbers throughout, if any are."""
     moved: np.ndarray
     """How far each reply is from what the server holds, or how long it is, where that is asked."""
-    seconds: dict[str, float]
+    seconds: tuple[float, ...]
+    """By what they were spent on, as in `SPENT`."""
     misshapen: Vectors
     """The replies, where they are not what the phase declares."""
 
 
+SPENT = ("gather", "arithmetic", "aggregation", "transport")
+"""What the time of a stack is spent on."""
+
+
 def work_on_phase(
-    shared: Shared,
-    work: PhaseWork,
-    stack: int,
-    rows: list[int],
-    number: int,
-    remembered: list[int],
-    memory: list[int],
+    shared: Shared, own: StackWork, number: int, remembered: list[int], memory: list[int]
 ) -> Outcome:
-    """The replies and new memory of a stack, whose clients have these rows of the matrices.
+    """The replies and new memory of a stack.
 
     What differs when the same clients are asked again comes last: the round's number, the slots of
     what each client remembers, if clients do, and of what it will, once its reply is used.
     """
+    begun = time.perf_counter()
     setup, arena, kept = shared
-    setup.seconds.clear()
-    with setup.timed("stack"):
-        received = {name: arena.row(place) for name, place in work.received.items()}
-        own, clients = places(rows), np.array([work.clients[row] for row in rows])
-        known = kept.read([remembered[row] for row in rows]) if remembered else {}
-        with setup.timed("client"):
-            reply, new = run_stack(setup, work.phase, number, clients, received, known)
+    work, rows = own.work, own.rows
+    received, sums = own.lying(arena)
+    known = kept.read([remembered[row] for row in rows]) if remembered else {}
+    setup.seconds["gather"] = 0.0
+    asked = time.perf_counter()
+    reply, new = run_stack(setup, work.phase, number, own.clients, received, known)
+    replied = time.perf_counter()
+    if memory or new:
         kept.write([memory[row] for row in rows] if memory else [], known | new)
-        declared = {name: (len(rows), place.columns) for name, place in work.sums.items()}
-        if {name: tuple(v.shape) for name, v in reply.items()} != declared:
-            return Outcome(misshapen=reply)
+    if {name: shape_of(vector) for name, vector in reply.items()} != own.declared:
+        return Outcome(misshapen=reply)
+    if work.single:
         for name, place in work.replies.items():
-            _write(arena[place], own, reply[name])
-        with setup.timed("sums"):
-            shares = [work.shares[row] for row in rows]
-            unsound = [
-                name
-                for name, place in work.sums.items()
-                if not setup.add_up(parts_of(reply[name]), shares, arena.row(place, stack))
-            ]
-        broken = {name: some for name in unsound if (some := _broken(reply[name]))}
-        name = "z" if "z" in reply else next(iter(reply))
-        moved = _distances(reply[name], received.get(name)) if work.measured else None
-    spent = setup.seconds
-    seconds = {
-        "gather": spent["gather"],
-        "arithmetic": spent["client"] - spent["gather"],
-        "aggregation": spent["sums"],
-        "transport": spent["stack"] - spent["client"] - spent["sums"],
-    }
-    outcome = Outcome(seconds=seconds)
-    if broken:
+            _write(arena[place], places(rows), reply[name])
+    written = time.perf_counter()
+    unsound = [
+        name
+        for name, total in sums.items()
+        if not setup.add_up(parts_of(reply[name]), own.shares, total)
+    ]
+    added = time.perf_counter()
+    outcome = Outcome()
+    if broken := {name: some for name in unsound if (some := _broken(reply[name]))}:
         outcome["broken"] = broken
-    if moved is not None:
-        outcome["moved"] = moved
+    if work.measured:
+        name = "z" if "z" in reply else next(iter(reply))
+        outcome["moved"] = _distances(reply[name], received.get(name))
+    gather = setup.seconds["gather"]
+    arithmetic, aggregation = replied - asked - gather, added - written
+    rest = time.perf_counter() - begun - gather - arithmetic - aggregation
+    outcome["seconds"] = (gather, arithmetic, aggregation, rest)
     return outcome
 
 

@@ -43,10 +43,10 @@ class Ledger:
     def floats_down(self, phase: Phase, era: int, clients: np.ndarray) -> list[int]:
         """What each of these clients is sent: kept vectors go only to those without them."""
         down = wire_down(phase, self.layout)
+        if not phase.kept:
+            return [sum(down.values())] * len(clients)
         once = sum(down[name] for name in phase.kept if name in down)
         again = sum(down.values()) - once
-        if not once:
-            return [again] * len(clients)
         return [again + once * (self.holders.get(c) != era) for c in clients.tolist()]
 
     def floats_up(self, phase: Phase) -> int:
@@ -65,7 +65,7 @@ class Ledger:
         seconds: float | None = None,
     ) -> Entry:
         """Book one attempt at a phase; the entry says who was asked, who answered, what it cost."""
-        answered = list(arrived)
+        answered = sorted(arrived)
         floats_down = sum(self.floats_down(phase, era, selected))
         floats_up = self.floats_up(phase) * len(answered)
         if phase.kept:

@@ -1,7 +1,6 @@
 """Which replies count: of the declared names and shapes, finite, and not too long."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +10,7 @@ from torch import Tensor
 from fedsaddle.algorithms.base import Means
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What came back from one client or a stack of them: row j of each vector is `clients[j]`."""
 
     clients: np.ndarray
@@ -70,7 +68,7 @@ def screen(
         return np.zeros(0, np.int64), {}, refused
     if len(good) == 1 and (own := good[0].clients.tolist()) == sorted(own):  # nothing is copied
         vectors = good[0].vectors
-        if {*vectors} != {*declared}:
+        if len(vectors) > len(declared):
             vectors = {name: vectors[name] for name in declared}
         return good[0].clients, vectors, refused
     clients = np.concatenate([answer.clients for answer in good])

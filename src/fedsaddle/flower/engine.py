@@ -104,7 +104,7 @@ class FlowerEngine:
         dtype = self._plan.layout.dtype
         return {n: v.to(dtype) for n, v in vectors.items() if v.is_floating_point()}
 
-    def commit(self, clients: np.ndarray) -> None:
+    def commit(self, clients: Tensor) -> None:
         if self._plan.algorithm.memory():
             self._versions |= {client: self._staged[client] for client in clients.tolist()}
         self._staged = {}

@@ -196,7 +196,7 @@ class Experiment:
         client = np.array([self._client])
         (answer,) = self._engine.ask(phase, number, client, received)
         if setup.algorithm.memory():
-            self._engine.commit(client)
+            self._engine.commit(torch.from_numpy(client))
             self._memory.write(int(header["version"]), self._engine.memory_state())
             self._memory.keep(header["keep"], int(header["version"]))
         return dict(answer.vectors)

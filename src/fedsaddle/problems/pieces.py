@@ -213,6 +213,13 @@ def parts_of(vector: Tensor) -> Parts:
     return [vector]
 
 
+def shape_of(matrix: Tensor) -> tuple[int, ...]:
+    """The shape, in pieces or not."""
+    if isinstance(matrix, Pieces):
+        return matrix.form.rows, matrix.form.columns
+    return tuple(matrix.shape)
+
+
 def pieces(z: Tensor, sizes: Sequence[int]) -> Parts:
     """A point's parts of these sizes, without joining what is in pieces."""
     if isinstance(z, Pieces) and z.scale == 1:

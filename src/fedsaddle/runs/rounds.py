@@ -123,7 +123,7 @@ def run_round(
             if "carried" in replies.vectors:
                 weights = plan.algorithm.weights(replies)
                 state = state | {"carried": replies.mean("carried", weights)}
-            engine.commit(replies.clients.numpy())
+            engine.commit(replies.clients)
         return plan.algorithm.after_round(at, state), entries
 
 
@@ -161,7 +161,7 @@ def gather(
         answers = engine.ask(*question) if len(asked.clients) else []
         declared = wire_up(phase, plan.layout)
         clients, vectors, refused = screen(answers, declared, federation.max_norm)
-        arrived = sorted(client for answer in answers for client in answer.clients.tolist())
+        arrived = [client for answer in answers for client in answer.clients.tolist()]
         entry = ledger.charge(
             phase,
             at.number,
