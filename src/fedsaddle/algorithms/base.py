@@ -46,8 +46,7 @@ class Members:
         return len(self.able)
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """Where a run stands: the round's number from 0, the seed, the problem and who is in it."""
 
     number: int
@@ -147,8 +146,7 @@ ClientFunction = Callable[[Round, Vectors, Vectors, Client], tuple[Vectors, Vect
 ServerFunction = Callable[[Round, Vectors, Replies], Vectors]
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(NamedTuple):
     """One exchange with a set of clients.
 
     `client(round, received, memory, client) → reply, memory`;

@@ -17,7 +17,6 @@ separately. In saddle-gradient signs the paper's (u, v) is one vector u; η_t st
 Without correction (CDMA-NC) this is LocalSGDA. Where α_t = 1, z_{t−1} is sent but needs no work.
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -118,7 +117,7 @@ class CDMAAda(CDMAOne):
         if number == 0:  # u_0 is plain
             return correction, steps
         down: dict[str, Size] = {"z": "point", "previous": "point"}
-        return replace(correction, down=down), steps
+        return correction._replace(down=down), steps
 
     def measure(
         self, at: Round, received: Vectors, memory: Vectors, client: Client

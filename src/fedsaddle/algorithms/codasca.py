@@ -14,7 +14,6 @@ Constant Communication Complexity", ICML 2021, Algorithms 3-4. With z and G^s as
 When only some clients take part, c moves by (1/N) Σ Δc_i over those that answered, as in SCAFFOLD.
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -61,7 +60,7 @@ class CODASCA(CODAPlus):
         (phase,) = super().phases(number)
         down: dict[str, Size] = {**phase.down, "control": "point"}
         up: dict[str, Size] = {**phase.up, "control_change": "point"}
-        return (replace(phase, down=down, up=up),)
+        return (phase._replace(down=down, up=up),)
 
     def drift(self, received: Vectors, memory: Vectors) -> Tensor | float:
         return control.drift(received, memory)

@@ -135,21 +135,24 @@ class _Job(NamedTuple):
         single: bool,
     ) -> bool:
         """Whether it is the one for these clients, the very same ones as before."""
-        if clients is not self.clients or weights is not self.weights:
-            return False
         own, work = self.phase, self.work
-        alike = phase.up == own.up and phase.trains == own.trains
-        alike = alike and measured == work.measured and single == work.single
-        return alike and _lengths(received) == self.lengths
+        return (
+            clients is self.clients
+            and weights is self.weights
+            and phase.up == own.up
+            and phase.trains == own.trains
+            and measured == work.measured
+            and single == work.single
+            and _lengths(received) == self.lengths
+        )
 
 
 def _sum(vectors: list[Tensor]) -> Tensor:
     """One after the other."""
-    first, *others = vectors
-    if not others:
-        return first.clone()
-    total = torch.add(first, others[0])
-    for vector in others[1:]:
+    if len(vectors) == 1:
+        return vectors[0].clone()
+    total = torch.add(vectors[0], vectors[1])
+    for vector in vectors[2:]:
         total += vector
     return total
 
@@ -250,14 +253,14 @@ class Simulation:
         job = self._job(phase, clients, received, weights, measured, single)
         work, (asked, stacks, costs) = job.work, job.cut
         outcomes = self._run(job.tasks, costs, number, *self.memory.stage(asked))
-        if not single and any("broken" in told or "misshapen" in told for told in outcomes):
-            self._kept.add(phase.name)
-            return self._ask(phase, number, clients, received, weights, measured, single=True)
         moved = np.zeros(len(clients)) if measured else None
-        broken: dict[str, list[int]] = {name: [] for name in work.sums}
+        broken: dict[str, list[int]] = {}
         absent: list[int] = []
         odd = []
         for rows, outcome in zip(stacks, outcomes, strict=True):
+            if not single and ("broken" in outcome or "misshapen" in outcome):
+                self._kept.add(phase.name)
+                return self._ask(phase, number, clients, received, weights, measured, single=True)
             if "misshapen" in outcome:
                 absent += rows
                 odd.append(Answer(clients[rows], outcome["misshapen"]))
@@ -267,7 +270,7 @@ class Simulation:
             if moved is not None:
                 moved[rows] = outcome["moved"]
             for name, some in outcome.get("broken", {}).items():
-                broken[name] += [rows[j] for j in some]
+                broken.setdefault(name, []).extend(rows[j] for j in some)
         means = {name: _sum(parts) for name, parts in job.sums.items()}
         vectors: Mapping[str, Tensor]
         if single:

@@ -81,7 +81,8 @@ class StackWork:
             sums = {name: arena.row(place, self.stack) for name, place in self.work.sums.items()}
             self._lying = received, sums
         received, sums = self._lying
-        return {name: vector.detach() for name, vector in received.items()}, sums
+        free = {n: v.detach() if v.requires_grad else v for n, v in received.items()}
+        return free, sums  # a client function may have taken derivatives by what it received
 
     @cached_property
     def declared(self) -> dict[str, tuple[int, int]]:

@@ -118,7 +118,7 @@ class Workers:
             self._processes.append(process)
         self._shared = share(0)
         self._dismiss({line: reason for line in self._lines if (reason := self._told(line))})
-        for place, line in enumerate(self._lines, start=1):
+        for place, line in enumerate(self._lines):
             line.send(packed((place, 1 + len(self._lines))))
 
     def _dismiss(self, reasons: dict[Line, str]) -> None:
@@ -171,7 +171,7 @@ class Workers:
                 raise UserError(self._obituary(line)) from None
         self._known = tasks
         with one_thread():
-            answers = [*_answers(in_order, 0, crew, self._taken, self._shared, new)]
+            answers = [*_answers(in_order, len(others), crew, self._taken, self._shared, new)]
         ends = [time.perf_counter()]
         for line in others:
             theirs, end = self._told(line)

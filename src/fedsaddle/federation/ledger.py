@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsaddle.algorithms.base import Phase, length
+from fedsaddle.algorithms.base import Phase, Size, length
 from fedsaddle.layout import Layout
 
 Entry = dict[str, Any]
@@ -14,14 +14,19 @@ Entry = dict[str, Any]
 
 def wire_down(phase: Phase, layout: Layout) -> dict[str, int]:
     """Length of every vector that goes to a client in this phase."""
-    sizes = {name: length(size, layout) for name, size in phase.down.items()}
-    return sizes | ({"carried": layout.n_carried} if layout.n_carried else {})
+    return _sizes(phase.down, layout, carried=True)
 
 
 def wire_up(phase: Phase, layout: Layout) -> dict[str, int]:
     """Length of every vector that a client sends back in this phase."""
-    sizes = {name: length(size, layout) for name, size in phase.up.items()}
-    return sizes | ({"carried": layout.n_carried} if layout.n_carried and phase.trains else {})
+    return _sizes(phase.up, layout, carried=phase.trains)
+
+
+def _sizes(declared: Mapping[str, Size], layout: Layout, carried: bool) -> dict[str, int]:
+    sizes = {name: length(size, layout) for name, size in declared.items()}
+    if carried and layout.n_carried:
+        sizes["carried"] = layout.n_carried
+    return sizes
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Which replies count: of the declared names and shapes, finite, and not too long."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,8 @@ class Answer(NamedTuple):
     clients: np.ndarray
     vectors: Mapping[str, Tensor]
     broken: Mapping[str, Collection[int]] | None = None
-    """For each vector the rows that are not numbers throughout, where an engine of our own has
-    looked for them already, and at shapes too."""
+    """For each vector the rows that are not numbers throughout, if any, where an engine of our own
+    has looked for them already, and at names, shapes and the order of clients too."""
     moved: np.ndarray | None = None
     """How far each reply is from what the server holds, where an engine has measured it."""
     means: Means | None = None
@@ -25,8 +25,6 @@ class Answer(NamedTuple):
 
     def without(self, rows: Collection[int]) -> "Answer":
         """The answer of the other clients."""
-        if not rows:
-            return self
         kept = np.delete(np.arange(len(self.clients)), [*rows])
         return Answer(
             self.clients[kept],
@@ -43,14 +41,15 @@ class Refusal(NamedTuple):
 
 
 def screen(
-    answers: Iterable[Answer], declared: Mapping[str, int], max_norm: float | None = None
+    answers: Sequence[Answer], declared: Mapping[str, int], max_norm: float | None = None
 ) -> tuple[np.ndarray, Mapping[str, Tensor], list[Refusal]]:
     """The accepted clients and their stacked vectors in client order, and the refused ones."""
+    if len(answers) == 1 and answers[0].broken == {} and max_norm is None:
+        return answers[0].clients, answers[0].vectors, []
     good: list[Answer] = []
     refused: list[Refusal] = []
     for answer in answers:
-        reason = _misshapen(answer, declared)
-        if reason:
+        if answer.broken is None and (reason := _misshapen(answer, declared)):
             refused += [Refusal(int(client), reason) for client in answer.clients]
             continue
         reasons: dict[int, str] = {}
@@ -62,8 +61,9 @@ def screen(
                 for row, norm in enumerate(norms):
                     if norm > max_norm:
                         reasons.setdefault(row, f"'{name}' has norm {norm:.3g}, above {max_norm:g}")
-        refused += [Refusal(int(answer.clients[row]), reason) for row, reason in reasons.items()]
-        good.append(answer.without(reasons))
+        for row, reason in reasons.items():
+            refused.append(Refusal(int(answer.clients[row]), reason))
+        good.append(answer.without(reasons) if reasons else answer)
     if not good:
         return np.zeros(0, np.int64), {}, refused
     if len(good) == 1 and (own := good[0].clients.tolist()) == sorted(own):  # nothing is copied
@@ -88,8 +88,6 @@ def _broken(answer: Answer, name: str) -> Collection[int]:
 
 
 def _misshapen(answer: Answer, declared: Mapping[str, int]) -> str | None:
-    if answer.broken is not None:
-        return None
     for name, length in declared.items():
         if name not in answer.vectors:
             return f"'{name}' is missing"

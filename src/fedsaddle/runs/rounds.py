@@ -1,7 +1,7 @@
 """The life of a round: select, ask, screen, move the server, write it down. It exists once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -202,7 +202,7 @@ def _asked(
     if (*key, at.number) not in plan.ahead:
         each = federation.clients_per_round or len(plan.members)
         numbers = range(at.number, at.number + max(1, AHEAD // each))
-        first = [_asked_now(plan, ledger, replace(at, number=n), phase, state) for n in numbers]
+        first = [_asked_now(plan, ledger, at._replace(number=n), phase, state) for n in numbers]
         plan.ahead.update({(*key, n): asked for n, asked in zip(numbers, first, strict=True)})
     return plan.ahead.pop((*key, at.number))
 
