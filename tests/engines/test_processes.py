@@ -290,6 +290,46 @@ def test_replies_are_added_up_where_they_are_computed(workers):
     engine.close()
 
 
+class ByHand(LocalSGDA):
+    """Takes a derivative by what it receives, as one may who has tensors of one's own."""
+
+    def steps(self, at, received, memory, client):
+        z = received["z"].requires_grad_()
+        assert z.grad is None, "there is something left of an earlier round"
+        with torch.enable_grad():
+            (0.5 * z @ z).backward()
+        return {"z": (z - 0.5 * z.grad).detach()}, memory
+
+
+class Alternating(LocalSGDA):
+    """Sends one number more in every other round, in a phase of the same name."""
+
+    def phases(self, number):
+        (phase,) = super().phases(number)
+        return (phase._replace(up={**phase.up, "loss": 1} if number % 2 else phase.up),)
+
+    def steps(self, at, received, memory, client):
+        loss = torch.zeros(1)
+        return {**super().steps(at, received, memory, client)[0], "loss": loss}, memory
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=forks)])
+def test_what_clients_do_with_what_they_receive_is_gone_by_the_next_round(workers):
+    own, options = network(batch_norm=False), {"workers": workers, "stack_size": 2}
+    found = fedsaddle.train("auc", data_of(), ByHand(), model=own, rounds=4, engine=options)
+    for name, start in own.state_dict().items():
+        torch.testing.assert_close(found.x[name], start / 2**4)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=forks)])
+def test_a_phase_may_send_something_else_in_another_round(workers):
+    options = {"workers": workers, "stack_size": 2}
+    found = fedsaddle.train("risk", data_of(), Alternating(), rounds=4, engine=options)
+    ups = [entry["floats_up"] for entry in found.record.ledger]
+    assert [up - ups[0] for up in ups] == [0, 8, 0, 8], "of eight clients"
+    assert not any(entry["refused"] for entry in found.record.ledger)
+
+
 def test_who_is_furthest_is_told_where_there_is_an_evaluation():
     data, options = data_of((12, 12, 12, 12)), {"rounds": 5, "evaluation": {"every": 2}}
     found = fedsaddle.train("risk", data, LocalSGDA(local_steps=2), **options)

@@ -157,6 +157,11 @@ def _sum(vectors: list[Tensor]) -> Tensor:
     return total
 
 
+def _shares(weights: list[float]) -> list[float]:
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
 def _lengths(vectors: Vectors) -> dict[str, int]:
     return {name: vector.shape[0] for name, vector in vectors.items()}
 
@@ -318,7 +323,7 @@ class Simulation:
         work = PhaseWork(
             phase.name,
             cut.clients,
-            (weights.double() / weights.double().sum()).tolist(),
+            _shares(weights.tolist()),
             there,
             {name: arena.place(len(clients), width) for name, width in widths.items() if single},
             {name: arena.place(len(cut.stacks), width) for name, width in widths.items()},

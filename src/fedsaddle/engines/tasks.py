@@ -61,7 +61,6 @@ class StackWork:
 
     def __init__(self, work: PhaseWork, stack: int, rows: list[int]) -> None:
         self.work, self.stack, self.rows = work, stack, rows
-        self._lying: tuple[Vectors, Vectors] | None = None
 
     def __reduce__(self) -> tuple[type, tuple[PhaseWork, int, list[int]]]:
         return StackWork, (self.work, self.stack, self.rows)
@@ -73,16 +72,6 @@ class StackWork:
     @cached_property
     def shares(self) -> list[float]:
         return [self.work.shares[row] for row in self.rows]
-
-    def lying(self, arena: Arena) -> tuple[Vectors, Vectors]:
-        """What is received, and where the parts of the means go."""
-        if self._lying is None:
-            received = {name: arena.row(place) for name, place in self.work.received.items()}
-            sums = {name: arena.row(place, self.stack) for name, place in self.work.sums.items()}
-            self._lying = received, sums
-        received, sums = self._lying
-        free = {n: v.detach() if v.requires_grad else v for n, v in received.items()}
-        return free, sums  # a client function may have taken derivatives by what it received
 
     @cached_property
     def declared(self) -> dict[str, tuple[int, int]]:
@@ -122,7 +111,7 @@ def work_on_phase(
     begun = time.perf_counter()
     setup, arena, kept = shared
     work, rows = own.work, own.rows
-    received, sums = own.lying(arena)
+    received = {name: _free(arena.row(place)) for name, place in work.received.items()}
     known = kept.read([remembered[row] for row in rows]) if remembered else {}
     setup.seconds["gather"] = 0.0
     asked = time.perf_counter()
@@ -138,8 +127,8 @@ def work_on_phase(
     written = time.perf_counter()
     unsound = [
         name
-        for name, total in sums.items()
-        if not setup.add_up(parts_of(reply[name]), own.shares, total)
+        for name, place in work.sums.items()
+        if not setup.add_up(parts_of(reply[name]), own.shares, arena.row(place, own.stack))
     ]
     added = time.perf_counter()
     outcome = Outcome()
@@ -155,6 +144,11 @@ def work_on_phase(
     return outcome
 
 
+def _free(vector: Tensor) -> Tensor:
+    """The vector, also where a client function has taken derivatives by it in an earlier round."""
+    return vector.detach() if vector.requires_grad else vector
+
+
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
     if isinstance(rows, slice):
         matrix[rows].copy_(vectors)
@@ -164,8 +158,7 @@ def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
 
 def _distances(matrix: Tensor, start: Tensor | None) -> np.ndarray:
     """How far each row is from where it began, or from zero."""
-    if start is None:
-        start = torch.zeros(())
+    start = torch.zeros(()) if start is None else start.detach()
     way = torch.empty_like(matrix[0])  # one for all rows: it stays in the cache
     ways = [torch.linalg.vector_norm(torch.sub(row, start, out=way)) for row in matrix]
     distances = torch.stack(ways).double()
