@@ -111,7 +111,8 @@ def work_on_phase(
     begun = time.perf_counter()
     setup, arena, kept = shared
     work, rows = own.work, own.rows
-    received = {name: _free(arena.row(place)) for name, place in work.received.items()}
+    # detached: a client function may take derivatives by what it receives, in each round anew
+    received = {name: arena.row(place).detach() for name, place in work.received.items()}
     known = kept.read([remembered[row] for row in rows]) if remembered else {}
     setup.seconds["gather"] = 0.0
     asked = time.perf_counter()
@@ -142,11 +143,6 @@ def work_on_phase(
     rest = time.perf_counter() - begun - gather - arithmetic - aggregation
     outcome["seconds"] = (gather, arithmetic, aggregation, rest)
     return outcome
-
-
-def _free(vector: Tensor) -> Tensor:
-    """The vector, also where a client function has taken derivatives by it in an earlier round."""
-    return vector.detach() if vector.requires_grad else vector
 
 
 def _write(matrix: Tensor, rows: slice | Tensor, vectors: Tensor) -> None:
