@@ -88,7 +88,7 @@ def add_up(pieces: Sequence[Tensor], shares: Sequence[float], out: Tensor, own: 
     operator of our own is used where somebody has `own` ones in any case.
     """
     if own and out.is_cpu and available():
-        finite: bool = torch.ops.fedsaddle.add_up([*pieces], [*shares], out)
+        finite: bool = torch.ops.fedsaddle.add_up.default(pieces, shares, out)
         return finite
     weights = torch.tensor(shares, dtype=out.dtype)
     widths = [piece.shape[1] for piece in pieces]
