@@ -1,6 +1,8 @@
 """Worker processes: order, errors, and how they end. Real processes, real signals."""
 
 import fcntl
+import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -129,6 +131,19 @@ def test_each_worker_is_given_its_own_and_one_that_cannot_start_is_done_without(
         assert {worker for worker, _ in results} <= {0, 2}
     finally:
         made.close()
+
+
+def test_where_the_run_itself_cannot_start_workers_end_without_a_word(capfd):
+    def share(worker: int) -> tuple[int]:
+        if worker == 0:
+            raise UserError("engine.device: there is no room.")
+        return (worker,)
+
+    with pytest.raises(UserError, match="no room"):
+        Workers(3, share)
+    gc.collect()
+    assert soon(lambda: not multiprocessing.active_children())
+    assert capfd.readouterr().err == ""
 
 
 def note(name, ten, path, k):

@@ -274,8 +274,9 @@ class Simulation:
                 self.timings[what] += seconds
             if moved is not None:
                 moved[rows] = outcome["moved"]
-            for name, some in outcome.get("broken", {}).items():
-                broken.setdefault(name, []).extend(rows[j] for j in some)
+            if "broken" in outcome:
+                for name, some in outcome["broken"].items():
+                    broken.setdefault(name, []).extend(rows[j] for j in some)
         means = {name: _sum(parts) for name, parts in job.sums.items()}
         vectors: Mapping[str, Tensor]
         if single:

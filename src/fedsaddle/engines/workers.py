@@ -139,7 +139,7 @@ class Workers:
         """A worker's next message."""
         try:
             return line.receive(awake=self._core is not None)
-        except (EOFError, ConnectionError):
+        except EOFError:
             raise UserError(self._obituary(line)) from None
 
     def run(
@@ -239,16 +239,13 @@ def _serve(
         # which torch refuses to a fork of a process where it has threads for a device
         torch.zeros(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        line.send(packed(str(error).partition("\n")[0] or type(error).__name__))
+        _tell(line, packed(str(error).partition("\n")[0] or type(error).__name__))
         return
-    line.send(packed(None))
-    first, crew = line.receive()
+    _tell(line, packed(None))
+    first, crew = _heard(line)
     tasks: list[Task] = []
     while True:
-        try:
-            message = line.receive(awake=core is not None)
-        except (EOFError, ConnectionError):  # the run was killed
-            os._exit(1)
+        message = _heard(line, awake=core is not None)
         if message is None:
             return
         others, new = message
@@ -259,12 +256,27 @@ def _serve(
         ]
         end = time.perf_counter()  # which all processes of a machine read alike
         try:
-            line.send(packed((answers, end)))
-        except (BrokenPipeError, ConnectionError):
-            os._exit(1)
+            message = packed((answers, end))
         except Exception as error:  # a result that cannot be sent
             sorry = RuntimeError(f"a task's result cannot be sent: {error}")
-            line.send(packed(([(place, False, sorry) for place, *_ in answers], end)))
+            message = packed(([(place, False, sorry) for place, *_ in answers], end))
+        _tell(line, message)
+
+
+def _heard(line: Line, awake: bool = False) -> Any:
+    """The run's next message; a worker ends with a run that was killed."""
+    try:
+        return line.receive(awake)
+    except EOFError:
+        os._exit(1)
+
+
+def _tell(line: Line, message: bytes) -> None:
+    """The same for what is sent to the run."""
+    try:
+        line.send(message)
+    except ConnectionError:
+        os._exit(1)
 
 
 def _answers(
