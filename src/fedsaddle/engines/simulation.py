@@ -109,8 +109,19 @@ class _Cut(NamedTuple):
     """The training rows of each stack."""
 
 
+class _Question(NamedTuple):
+    """A phase for certain clients, with single replies or with their means alone."""
+
+    phase: Phase
+    clients: np.ndarray
+    received: Vectors
+    weights: Tensor
+    measured: bool
+    single: bool
+
+
 class _Job(NamedTuple):
-    """A phase for certain clients, which is the same as often as they are asked."""
+    """What there is to do for a question, which is the same as often as it is asked."""
 
     phase: Phase
     clients: np.ndarray
@@ -125,25 +136,16 @@ class _Job(NamedTuple):
     sums: dict[str, list[Tensor]]
     """Where the stacks' parts of the means lie."""
 
-    def serves(
-        self,
-        phase: Phase,
-        clients: np.ndarray,
-        received: Vectors,
-        weights: Tensor,
-        measured: bool,
-        single: bool,
-    ) -> bool:
+    def serves(self, asked: _Question) -> bool:
         """Whether it is the one for these clients, the very same ones as before."""
-        own, work = self.phase, self.work
         return (
-            clients is self.clients
-            and weights is self.weights
-            and phase.up == own.up
-            and phase.trains == own.trains
-            and measured == work.measured
-            and single == work.single
-            and _lengths(received) == self.lengths
+            asked.clients is self.clients
+            and asked.weights is self.weights
+            and asked.phase.up == self.phase.up
+            and asked.phase.trains == self.phase.trains
+            and asked.measured == self.work.measured
+            and asked.single == self.work.single
+            and _lengths(asked.received) == self.lengths
         )
 
 
@@ -241,21 +243,12 @@ class Simulation:
     ) -> list[Answer]:
         single = weights is None or phase.name in self._kept
         counted = torch.ones(len(clients)) if weights is None else weights
-        return self._ask(phase, number, clients, received, counted, measured, single)
+        return self._ask(number, _Question(phase, clients, received, counted, measured, single))
 
-    def _ask(
-        self,
-        phase: Phase,
-        number: int,
-        clients: np.ndarray,
-        received: Vectors,
-        weights: Tensor,
-        measured: bool,
-        single: bool,
-    ) -> list[Answer]:
-        """With single replies, or with their means alone."""
+    def _ask(self, number: int, question: _Question) -> list[Answer]:
+        phase, clients, _, weights, measured, single = question
         self.memory.enter(self._setup.algorithm.era(number))
-        job = self._job(phase, clients, received, weights, measured, single)
+        job = self._job(question)
         work, (asked, stacks, costs) = job.work, job.cut
         outcomes = self._run(job.tasks, costs, number, *self.memory.stage(asked))
         moved = np.zeros(len(clients)) if measured else None
@@ -265,7 +258,7 @@ class Simulation:
         for rows, outcome in zip(stacks, outcomes, strict=True):
             if not single and ("broken" in outcome or "misshapen" in outcome):
                 self._kept.add(phase.name)
-                return self._ask(phase, number, clients, received, weights, measured, single=True)
+                return self._ask(number, question._replace(single=True))
             if "misshapen" in outcome:
                 absent += rows
                 odd.append(Answer(clients[rows], outcome["misshapen"]))
@@ -282,40 +275,23 @@ class Simulation:
         if single:
             vectors = {name: self._arena[place] for name, place in work.replies.items()}
         else:
-            again = partial(self._single, phase, number, clients, received, weights)
-            vectors = _WhenLookedAt(work.sums, again)
+            vectors = _WhenLookedAt(work.sums, partial(self._single, number, question))
         whole = Answer(clients, vectors, broken, moved, Means(weights, means))
         if not odd:
             return [whole]
         return [*([whole.without(absent)] if len(absent) < len(clients) else []), *odd]
 
-    def _job(
-        self,
-        phase: Phase,
-        clients: np.ndarray,
-        received: Vectors,
-        weights: Tensor,
-        measured: bool,
-        single: bool,
-    ) -> _Job:
+    def _job(self, asked: _Question) -> _Job:
         """What there is to do in a phase; what the clients receive lies where they look for it."""
-        asked = (phase, clients, received, weights, measured, single)
-        job = self._jobs.get(phase.name)
-        if job is None or not job.serves(*asked):
-            job = self._jobs[phase.name] = self._new_job(*asked)
-        for name, vector in received.items():
+        job = self._jobs.get(asked.phase.name)
+        if job is None or not job.serves(asked):
+            job = self._jobs[asked.phase.name] = self._new_job(asked)
+        for name, vector in asked.received.items():
             job.received[name].copy_(vector)
         return job
 
-    def _new_job(
-        self,
-        phase: Phase,
-        clients: np.ndarray,
-        received: Vectors,
-        weights: Tensor,
-        measured: bool,
-        single: bool,
-    ) -> _Job:
+    def _new_job(self, asked: _Question) -> _Job:
+        phase, clients, received, weights, measured, single = asked
         arena, cut = self._arena, self._cut(clients)
         arena.clear()
         lengths = _lengths(received)
@@ -346,12 +322,10 @@ class Simulation:
             },
         )
 
-    def _single(
-        self, phase: Phase, number: int, clients: np.ndarray, received: Vectors, weights: Tensor
-    ) -> Vectors:
+    def _single(self, number: int, question: _Question) -> Vectors:
         """Replies that were only added up; in this phase they will be kept from now on."""
-        self._kept.add(phase.name)
-        (answer,) = self._ask(phase, number, clients, received, weights, False, single=True)
+        self._kept.add(question.phase.name)
+        (answer,) = self._ask(number, question._replace(measured=False, single=True))
         return {name: vector.clone() for name, vector in answer.vectors.items()}
 
     def _run(self, tasks: list[Task], costs: list[float] | None = None, *new: Any) -> list[Any]:
